@@ -1,0 +1,128 @@
+# The one build of ExTorch. `make` builds the NIF; elixir_make calls the same targets for Hex users.
+#
+#   make            priv/extorch.so and priv/extorch_torch.so
+#   make demo       a short tour                 make test     the tests
+#   make check      formatting, warnings, sanitizers: what CI adds to the tests
+#   make matrix     the tests on Debian bookworm, trixie and sid
+#   make bench      every script of bench/       make clean
+#
+# Honoured: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
+#           EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
+#           SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
+
+.DEFAULT_GOAL := all
+SHELL := /bin/bash
+Q := $(if $(V),,@)
+
+# elixir_make gives an application folder; a plain `make` builds in the checkout.
+PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
+BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
+CORE := $(sort $(wildcard c_src/core/*.c))
+NIFS := $(sort $(wildcard c_src/*.c))
+SHIM := c_src/torch/xt_torch.cpp c_src/core/dtype.c c_src/core/error.c c_src/core/suggest.c
+
+SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
+, := ,
+WARN := -Wall -Wextra $(if $(WERROR),-Werror)
+OPT := -O2 -fPIC -fvisibility=hidden -pthread
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
+ALL_CXXFLAGS = -std=$(TORCH_STD) $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
+  -DXT_TORCH_VERSION=$(TORCH_NUMBER) '-DTORCH_VERSION_TEXT="$(TORCH_VERSION)"' $(TORCH_INCLUDES) $(CXXFLAGS)
+LINK := -shared -Wl,-z,nodelete -Wl,-z,relro,-z,now
+
+# ---- What the machine has: asked only by the targets that build ----
+
+ifneq ($(filter-out demo test check matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
+TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
+  { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
+ifneq ($(TORCH_FOUND),yes)
+$(info $(shell cat $(BUILD)/libtorch.log))
+$(error ExTorch cannot be built without LibTorch)
+endif
+include $(BUILD)/libtorch.mk
+TORCH_NUMBER := $(shell echo $(TORCH_VERSION) | awk -F. '{print $$1 * 100 + $$2}')
+# -isystem keeps LibTorch's own warnings out; the compiler's default folders must not be named so.
+TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH_INCLUDE) -isystem $(TORCH_INCLUDE)/torch/csrc/api/include)
+TORCH_LIBS := -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) -ltorch_cpu -lc10 \
+  $(if $(filter yes,$(TORCH_CUDA)),-Wl$(,)--no-as-needed -ltorch_cuda -lc10_cuda -Wl$(,)--as-needed)
+ifeq ($(wildcard $(ERTS_INCLUDE_DIR)/erl_nif.h),)
+$(error erl_nif.h was not found: install Erlang's headers (apt-get install erlang-dev) or set ERTS_INCLUDE_DIR)
+endif
+endif
+
+# ---- The libraries ----
+
+NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
+SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
+
+.PHONY: all demo test check matrix bench clean format setup-build setup-test setup-check
+all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
+
+$(PRIV)/extorch.so: $(NIF_OBJECTS)
+	@echo " LD $(notdir $@)"
+	@mkdir -p $(@D)
+	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $^ -ldl -lm $(LDFLAGS) -o $@
+
+$(PRIV)/extorch_torch.so: $(SHIM_OBJECTS)
+	@echo " LD $(notdir $@) (LibTorch $(TORCH_VERSION))"
+	@mkdir -p $(@D)
+	$(Q)$(CROSSCOMPILE)$(CXX) $(LINK) $(SANITIZE) $^ $(TORCH_LIBS) -ldl $(LDFLAGS) -o $@
+
+# An object also depends on the flags it was made with, kept in a file that changes only when they do.
+$(BUILD)/%.o: c_src/%.c $(BUILD)/c.flags
+	@echo " CC $(notdir $<)"
+	@mkdir -p $(@D)
+	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
+	@echo "CXX $(notdir $<)"
+	@mkdir -p $(@D)
+	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
+
+FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
+FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
+$(BUILD)/%.flags: always
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(FLAGS_$*))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(FLAGS_$*))' >$@
+.PHONY: always
+.PRECIOUS: $(BUILD)/%.flags
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+# ---- Jobs ----
+
+# Without Hex the same mix.exs has no Hex dependency, and make has built the NIF before mix runs.
+HEX := $(if $(EXTORCH_HEX),$(EXTORCH_HEX),$(shell ls -d $${MIX_HOME:-$$HOME/.mix}/archives/hex-* >/dev/null 2>&1 && mix deps >/dev/null 2>&1 && [ -d deps/elixir_make ] && echo 1 || echo 0))
+NX_LIBS := $(if $(EXTORCH_NX_PATH),ERL_LIBS=$(EXTORCH_NX_PATH))
+MIX = EXTORCH_HEX=$(HEX) $(NX_LIBS) mix
+WARNINGS_AS_ERRORS = $(if $(WERROR),--warnings-as-errors)
+
+setup-%:
+	@scripts/setup.sh $*
+
+demo: setup-build
+	@$(MAKE) --no-print-directory all
+	@$(MIX) run --no-deps-check scripts/demo.exs
+
+test: setup-test
+	@$(MAKE) --no-print-directory all
+	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
+	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)
+
+check: setup-check
+	@scripts/check.sh
+
+matrix: setup-matrix
+	@scripts/matrix.sh $(SUITES)
+
+bench: setup-test
+	@$(MAKE) --no-print-directory all
+	@for script in bench/*.exs; do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
+
+format:
+	@mix format
+	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch]
+
+clean:
+	@rm -rf build priv/*.so _build

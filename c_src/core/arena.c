@@ -1,0 +1,47 @@
+#include "arena.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct xt_arena_chunk {
+  struct xt_arena_chunk *next;
+  size_t used, size;
+  max_align_t data[];
+} chunk;
+
+enum { CHUNK = 4096, ALIGN = _Alignof(max_align_t) };
+
+void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+  bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+  if (!bytes) bytes = ALIGN;
+  chunk *head = arena->chunks;
+  if (!head || head->size - head->used < bytes) {
+    /* A zeroed chunk costs nothing for the large ones: calloc maps fresh pages. */
+    size_t room = bytes > CHUNK ? bytes : CHUNK;
+    head = calloc(1, sizeof *head + room);
+    if (!head) return NULL;
+    head->next = arena->chunks;
+    head->size = room;
+    arena->chunks = head;
+  }
+  void *piece = (char *)head->data + head->used;
+  head->used += bytes;
+  return piece;
+}
+
+char *xt_arena_text(xt_arena *arena, const char *text, size_t size) {
+  char *copy = size == SIZE_MAX ? NULL : xt_arena_alloc(arena, size + 1, 1);
+  if (copy && size) memcpy(copy, text, size);
+  return copy;
+}
+
+void xt_arena_free(xt_arena *arena) {
+  for (chunk *next, *at = arena->chunks; at; at = next) {
+    next = at->next;
+    free(at);
+  }
+  arena->chunks = NULL;
+}

@@ -1,0 +1,106 @@
+#include "reaper.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+/* States of the thread:  idle --push--> busy --queue empty--> idle;  any --halt--> halted.
+ *
+ * The queue is a lock-free stack: pushers only swing `top`. Whoever finds it empty wakes the thread; the mutex
+ * guards only sleeping and waiting, never the queue. */
+static _Atomic(xt_reapable *) top;
+static atomic_uint_least64_t pushed, done;
+static atomic_bool halting;
+static bool halted;
+static bool started;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work, progress;
+
+static void *reap(void *unused) {
+  (void)unused;
+  for (;;) {
+    xt_reapable *item = atomic_exchange(&top, NULL);
+    if (!item || atomic_load(&halting)) {
+      pthread_mutex_lock(&lock);
+      if (atomic_load(&halting)) halted = true;
+      pthread_cond_broadcast(&progress);
+      while (halted || (!item && !atomic_load(&top) && !atomic_load(&halting))) pthread_cond_wait(&work, &lock);
+      pthread_mutex_unlock(&lock);
+    }
+    while (item) {
+      xt_reapable *next = item->next;
+      item->run(item);
+      atomic_fetch_add(&done, 1);
+      item = atomic_load(&halting) ? NULL : next;
+    }
+  }
+  return NULL;
+}
+
+static void start(void) {
+  pthread_condattr_t monotonic;
+  pthread_attr_t attributes;
+  pthread_t thread;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&work, &monotonic);
+  pthread_cond_init(&progress, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  started = !pthread_create(&thread, &attributes, reap, NULL);
+  pthread_attr_destroy(&attributes);
+  if (started) pthread_setname_np(thread, "extorch_reaper");
+}
+
+bool xt_reaper_start(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, start);
+  return started;
+}
+
+void xt_reaper_push(xt_reapable *item) {
+  xt_reapable *old = atomic_load(&top);
+  atomic_fetch_add(&pushed, 1);
+  do item->next = old;
+  while (!atomic_compare_exchange_weak(&top, &old, item));
+  if (!old) {
+    /* The lock orders this wake-up after the thread's last look at an empty queue. It is held only for that look,
+     * never while something is freed. */
+    pthread_mutex_lock(&lock);
+    pthread_cond_signal(&work);
+    pthread_mutex_unlock(&lock);
+  }
+}
+
+static struct timespec deadline(int timeout_ms) {
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  at.tv_sec += timeout_ms / 1000;
+  at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+  if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
+  return at;
+}
+
+bool xt_reaper_drain(int timeout_ms) {
+  uint64_t goal = atomic_load(&pushed);
+  struct timespec until = deadline(timeout_ms);
+  int late = 0;
+  pthread_mutex_lock(&lock);
+  while (atomic_load(&done) < goal && !late) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
+  pthread_mutex_unlock(&lock);
+  return atomic_load(&done) >= goal;
+}
+
+bool xt_reaper_halt(int timeout_ms) {
+  struct timespec until = deadline(timeout_ms);
+  int late = 0;
+  atomic_store(&halting, true);
+  pthread_mutex_lock(&lock);
+  pthread_cond_signal(&work);
+  while (started && !halted && !late) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
+  pthread_mutex_unlock(&lock);
+  return !started || halted;
+}

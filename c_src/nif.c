@@ -1,0 +1,23 @@
+/* Loading: the NIF table and the resource types. LibTorch comes after, through torch_open (nif_torch.c). */
+#include "core/reaper.h"
+#include "nif_binary.h"
+#include "nif_blob.h"
+#include "nif_table.h"
+#include "nif_tensor.h"
+#include "term.h"
+
+static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
+  (void)priv_data, (void)load_info;
+  xt_term_load(env);
+  if (!xt_reaper_start()) return 1;
+  if (!xt_tensor_load(env) || !xt_binary_load(env) || !xt_blob_load(env)) return 2;
+  return 0;
+}
+
+#define XT_NIF_ENTRY(name, arity, scheduler) {#name, arity, xt_nif_##name, scheduler},
+static ErlNifFunc table[] = {XT_NIFS(XT_NIF_ENTRY)};
+#undef XT_NIF_ENTRY
+
+/* No upgrade: live tensors belong to the code that made them, so loading another version beside it is refused and the
+ * running one goes on. */
+ERL_NIF_INIT(Elixir.ExTorch.Native, table, load, NULL, NULL, NULL)

@@ -1,0 +1,9 @@
+#ifndef XT_NIF_BLOB_H
+#define XT_NIF_BLOB_H
+
+#include <erl_nif.h>
+#include <stdbool.h>
+
+bool xt_blob_load(ErlNifEnv *env);
+
+#endif

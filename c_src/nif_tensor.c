@@ -1,0 +1,138 @@
+#include "nif_tensor.h"
+
+#include "core/calls.h"
+#include "core/memory.h"
+#include "nif_table.h"
+#include "term.h"
+
+static ErlNifResourceType *tensor_type;
+
+static void release(xt_tensor_resource *resource) {
+  uint_least64_t before = atomic_fetch_or(&resource->state, 1);
+  if (before == 0 && resource->handle) xt_reaper_push(&resource->handle->reapable);
+}
+
+static void tensor_destroyed(ErlNifEnv *env, void *object) {
+  (void)env;
+  release(object);
+}
+
+bool xt_tensor_load(ErlNifEnv *env) {
+  ErlNifResourceTypeInit init = {.dtor = tensor_destroyed};
+  tensor_type = enif_open_resource_type_x(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
+  return tensor_type != NULL;
+}
+
+bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
+  ERL_NIF_TERM inner;
+  if (enif_get_resource(env, term, tensor_type, (void **)out)) return true;
+  if (enif_get_map_value(env, term, xt_am_tensor, &inner)) term = inner; /* a %BlobView{} */
+  return enif_get_map_value(env, term, xt_am_resource, &inner) &&
+         enif_get_resource(env, inner, tensor_type, (void **)out);
+}
+
+xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error) {
+  uint_least64_t state = atomic_load(&resource->state);
+  do {
+    if (state & 1)
+      return xt_error_set(error, XT_STATUS_released,
+                          "this tensor was released; use it before ExTorch.Tensor.release/1 or keep a clone");
+  } while (!atomic_compare_exchange_weak(&resource->state, &state, state + 2));
+  return XT_STATUS_ok;
+}
+
+void xt_tensor_done(xt_tensor_resource *resource) {
+  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_reaper_push(&resource->handle->reapable);
+}
+
+xt_status xt_make_tensor(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out, xt_error *error) {
+  xt_tensor_info info;
+  xt_status status = xt_torch->tensor_info(handle, &info, error);
+  if (status != XT_STATUS_ok) {
+    xt_reaper_push(&handle->reapable);
+    return status;
+  }
+  xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
+  atomic_init(&resource->state, 0);
+  resource->handle = handle;
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_resource, xt_am_shape, xt_am_dtype, xt_am_device};
+  ERL_NIF_TERM values[] = {xt_am_module_tensor, enif_make_resource(env, resource),
+                           xt_make_dims(env, info.sizes, info.ndim), xt_make_dtype(info.dtype),
+                           xt_make_device(env, info.device)};
+  *out = xt_make_struct(env, keys, values, 5);
+  enif_release_resource(resource);
+  return XT_STATUS_ok;
+}
+
+ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error) {
+  ERL_NIF_TERM tensor;
+  if (status == XT_STATUS_ok) status = xt_make_tensor(env, handle, &tensor, error);
+  return status == XT_STATUS_ok ? xt_make_ok(env, tensor) : xt_make_error(env, error);
+}
+
+/* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil: the layout has no strides */
+ERL_NIF_TERM xt_nif_tensor_strides(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_tensor_info info;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
+  xt_tensor_done(resource);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, info.strided ? xt_make_dims(env, info.strides, info.ndim) : xt_am_nil);
+}
+
+/* tensor_equal(tensor, tensor) :: {:ok, boolean, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_tensor_equal(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *a, *b;
+  xt_error error;
+  bool equal = false;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &a) || !xt_get_tensor(env, argv[1], &b)) return enif_make_badarg(env);
+  if (xt_tensor_use(a, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_tensor_use(b, &error);
+  if (status == XT_STATUS_ok) {
+    status = xt_torch->tensor_equal(a->handle, b->handle, &equal, &error);
+    xt_tensor_done(b);
+  }
+  xt_tensor_done(a);
+  return status == XT_STATUS_ok ? xt_make_ok(env, xt_make_bool(equal)) : xt_make_error(env, &error);
+}
+
+/* tensor_requires_grad(tensor) :: {:ok, boolean, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_tensor_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  bool requires_grad = resource->handle->requires_grad;
+  xt_tensor_done(resource);
+  return xt_make_ok(env, xt_make_bool(requires_grad));
+}
+
+/* tensor_with_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     the same memory, another handle */
+ERL_NIF_TERM xt_nif_tensor_with_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_tensor *shared = NULL;
+  xt_error error;
+  bool flag;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &flag)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_torch->tensor_share(resource->handle, &shared, &error);
+  xt_tensor_done(resource);
+  if (status == XT_STATUS_ok) shared->requires_grad = flag;
+  return xt_return_tensor(env, status, shared, &error);
+}
+
+/* tensor_release(tensor) :: :ok     again: still :ok */
+ERL_NIF_TERM xt_nif_tensor_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  release(resource);
+  return xt_am_ok;
+}

@@ -1,0 +1,40 @@
+/* The tensor resource: what an ExTorch.Tensor's `resource` is. */
+#ifndef XT_NIF_TENSOR_H
+#define XT_NIF_TENSOR_H
+
+#include <erl_nif.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "torch/xt_torch.h"
+
+/* The opened table of extorch_torch.so. */
+extern const xt_torch_api *xt_torch;
+
+/* One word holds the life of the handle, so that release/1 can race any number of calls:
+ *
+ *   state = 2 × calls using the handle + 1 if released
+ *
+ * A call enters only while the bit is clear. Whoever brings the word to exactly 1, the releasing call or the last
+ * user, gives the handle to the reaper; the word stays 1 for ever. */
+typedef struct {
+  atomic_uint_least64_t state;
+  xt_tensor *handle;
+} xt_tensor_resource;
+
+bool xt_tensor_load(ErlNifEnv *env);
+
+/* A %Tensor{}, a %BlobView{} or the resource itself. False: something else. */
+bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
+
+/* Between use and done the handle lives. Use fails with `:released`. */
+xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error);
+void xt_tensor_done(xt_tensor_resource *resource);
+
+/* A %Tensor{} around the handle, which is taken over in any case. */
+xt_status xt_make_tensor(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out, xt_error *error);
+
+/* The usual ending of a NIF that made a tensor: {:ok, tensor, bytes} or the error. */
+ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error);
+
+#endif

@@ -1,0 +1,124 @@
+/* LibTorch behind plain C. xt_torch.cpp is the one file that knows C++.
+ *
+ * It is built as a library of its own, extorch_torch.so, which nif.c opens when the NIF is loaded: so a missing or
+ * second LibTorch is an error with a name instead of a crash in somebody's static constructor.
+ *
+ * Handles: an xt_tensor owns one reference to a LibTorch tensor. Whoever made it gives it back with
+ * xt_reaper_push(&tensor->reapable): freeing happens on the reaper's thread. The metadata of a tensor behind a handle
+ * never changes: operators that would change it work on a shallow copy.
+ *
+ * No function throws and none writes to stderr; a failing one fills the error and returns its status.
+ */
+#ifndef XT_TORCH_H
+#define XT_TORCH_H
+
+#include "../core/arena.h"
+#include "../core/dtype.h"
+#include "../core/error.h"
+#include "../core/reaper.h"
+#include "../core/value.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { XT_MAX_DIMS = 64 };
+
+typedef enum { XT_DEVICE_CPU, XT_DEVICE_CUDA, XT_DEVICE_MPS, XT_DEVICE_META, XT_DEVICE_OTHER } xt_device_type;
+
+typedef struct {
+  xt_device_type type;
+  int index; /* -1: none was named */
+} xt_device;
+
+typedef struct xt_tensor {
+  xt_reapable reapable; /* first: the reaper frees the whole */
+  bool requires_grad;   /* kept beside the tensor, never given to autograd */
+} xt_tensor;
+
+/* What a tensor is. `plain` memory is strided, holds its values as they are (no conj or neg bit, not quantized) and
+ * has an address: only such memory is handed out. */
+typedef struct {
+  xt_dtype dtype;
+  xt_device device;
+  int ndim;
+  int64_t sizes[XT_MAX_DIMS];
+  int64_t strides[XT_MAX_DIMS]; /* in elements; only when strided */
+  int64_t numel;
+  bool strided, plain, contiguous;
+  void *data;  /* the first element, when plain */
+  size_t span; /* bytes from it to the end of the last element */
+} xt_tensor_info;
+
+/* Memory that becomes a tensor: `release(owner)` is called once, on any thread, when the last view of it is gone. */
+typedef struct {
+  void *data;
+  xt_dtype dtype;
+  xt_device device;
+  int ndim;
+  const int64_t *sizes, *strides;
+  void *owner;
+  void (*release)(void *owner);
+} xt_foreign;
+
+typedef struct {
+  const char *name; /* "add", "aten::add", "aten::add.Tensor" */
+  const xt_value *args;
+  size_t arg_count;
+  const xt_named_value *kwargs;
+  size_t kwarg_count;
+} xt_op_call;
+
+/* What the floors below offer to this one. */
+typedef struct {
+  bool (*enter)(void); /* xt_calls_enter and its twin: every call is between them */
+  void (*leave)(void);
+  void *(*alloc)(size_t size);
+  void (*free)(void *block);
+  int (*refused)(void); /* xt_refused */
+  bool (*is_frozen)(const void *data, size_t size);
+  void (*tensor_count)(int delta);
+  void *(*arena_alloc)(xt_arena *arena, size_t count, size_t size);
+} xt_torch_host;
+
+typedef struct {
+  const char *version; /* "2.6.0" */
+  void (*set_num_threads)(int threads);
+  int (*num_threads)(void);
+  bool (*has_dtype)(xt_dtype dtype);
+  int (*cuda_count)(void);
+  bool (*has_mps)(void);
+  xt_status (*cuda_memory)(int index, size_t *free, size_t *total, xt_error *error);
+  void (*manual_seed)(uint64_t seed);
+
+  xt_status (*tensor_info)(const xt_tensor *tensor, xt_tensor_info *info, xt_error *error);
+  int64_t (*tensor_numel)(const xt_tensor *tensor);
+  xt_status (*tensor_empty)(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
+  xt_status (*tensor_foreign)(const xt_foreign *memory, xt_tensor **out, xt_error *error);
+
+  /* Another handle of the same tensor. */
+  xt_status (*tensor_share)(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+
+  /* The same values as plain, contiguous CPU memory: the tensor itself where it is that already. */
+  xt_status (*tensor_plain)(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+
+  /* A copy converted to dtype and device. */
+  xt_status (*tensor_to)(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
+
+  /* Equal shape, dtype and values. */
+  xt_status (*tensor_equal)(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
+
+  /* Results live in the arena; the tensors among them are the caller's. */
+  xt_status (*op)(const xt_op_call *call, xt_arena *arena, xt_value **results, size_t *count, xt_error *error);
+} xt_torch_api;
+
+/* The one symbol of extorch_torch.so. */
+#define XT_TORCH_SYMBOL "xt_torch_open"
+typedef xt_status xt_torch_open_fn(const xt_torch_host *host, const xt_torch_api **api, xt_error *error);
+xt_torch_open_fn xt_torch_open;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,83 @@
+defmodule ExTorch.Device do
+  @moduledoc """
+  Where a tensor's memory is: `:cpu`, `:cuda` or `{:cuda, n}`, `:mps`, or `:meta`, which has shapes but no memory.
+
+      iex> :cpu in ExTorch.Device.available()
+      true
+      iex> t = ExTorch.zeros({1000, 1000}, device: :meta)
+      iex> ExTorch.matmul(t, t).shape
+      {1000, 1000}
+  """
+
+  alias ExTorch.{Error, Native}
+
+  @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
+
+  @doc "The devices tensors can be on, this one first: `[:cpu, {:cuda, 0}, …]`."
+  @spec available() :: [device()]
+  def available do
+    cuda = for index <- cuda_indices(), do: {:cuda, index}
+    mps = if Native.device_count(:mps) > 0, do: [:mps], else: []
+    [:cpu] ++ cuda ++ mps
+  end
+
+  @doc "How many CUDA devices there are."
+  @spec cuda_count() :: non_neg_integer()
+  def cuda_count, do: Native.device_count(:cuda)
+
+  @doc """
+  Free and total bytes of a device.
+
+      iex> {:ok, %{free: free, total: total}} = ExTorch.Device.memory(:cpu)
+      iex> 0 < free and free <= total
+      true
+      iex> {:error, error} = ExTorch.Device.memory(:meta)
+      iex> error.reason
+      :unsupported
+  """
+  @spec memory(device()) ::
+          {:ok, %{free: non_neg_integer(), total: non_neg_integer()}} | {:error, Error.t()}
+  def memory(:cpu) do
+    with {:ok, text} <- File.read("/proc/meminfo"),
+         [_, total] <- Regex.run(~r/^MemTotal:\s+(\d+) kB/m, text),
+         [_, free] <- Regex.run(~r/^MemAvailable:\s+(\d+) kB/m, text) do
+      {:ok, %{free: String.to_integer(free) * 1024, total: String.to_integer(total) * 1024}}
+    else
+      _ -> {:error, Error.new(:unsupported, "this system does not tell its memory")}
+    end
+  end
+
+  def memory(:cuda), do: memory({:cuda, 0})
+
+  def memory({:cuda, index}) when is_integer(index) and index >= 0 do
+    case Native.device_memory(index) do
+      {:ok, {free, total}, _} -> {:ok, %{free: free, total: total}}
+      {_, error} -> {:error, error}
+    end
+  end
+
+  def memory(other),
+    do: {:error, Error.new(:unsupported, "#{inspect(other)} has no memory to ask for")}
+
+  @doc "The same, raising."
+  @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
+  def memory!(device) do
+    case memory(device) do
+      {:ok, figures} -> figures
+      {:error, error} -> raise error
+    end
+  end
+
+  @doc false
+  def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device
+  def check!({:cuda, index} = device) when is_integer(index) and index in 0..127, do: device
+
+  def check!(other) do
+    raise Error.new(
+            :bad_argument,
+            "unknown device #{inspect(other)}; use :cpu, :cuda, {:cuda, n}, :mps or :meta"
+          )
+  end
+
+  defp cuda_indices, do: Enum.take(0..127, cuda_count())
+end

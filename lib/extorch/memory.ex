@@ -1,0 +1,122 @@
+defmodule ExTorch.Memory do
+  @moduledoc """
+  Native memory: how much is live, how much may be, and how it comes back.
+
+  The BEAM's collector does not see native memory: a tensor of 64 MiB is a few words on a process's heap. Left alone, a
+  process that makes and drops tensors would fill the machine before its next collection. So ExTorch keeps three things:
+
+    * *counters*: `live/0`, exact, since all CPU memory of LibTorch passes through them;
+    * *collection by bytes*: when a process has taken `collect_after` native bytes since it was last collected for them,
+      its garbage is collected. A process with a large heap is given more bytes between two collections, so that
+      collecting stays a small part of its work;
+    * a *budget*: a call that would exceed it collects the garbage of its process, waits for what is being freed, tries
+      again, and then fails with `:limit` instead of taking the machine down.
+
+  Memory is freed on a thread of its own, never on a scheduler. `ExTorch.Tensor.release/1` gives it back at once.
+  """
+
+  alias ExTorch.{Config, Native}
+
+  @key :extorch_native_bytes
+
+  # A collection touches the heap once; with so many native bytes per heap byte between two of them its cost is lost in
+  # the cost of filling those bytes.
+  @bytes_per_heap_byte 8
+  @drain_milliseconds 2_000
+
+  @type live :: %{
+          tensors: non_neg_integer(),
+          bytes: non_neg_integer(),
+          mapped: non_neg_integer(),
+          threads: non_neg_integer()
+        }
+
+  @doc """
+  What is live in the node: tensors, bytes of memory ExTorch allocated, bytes of mapped files, and threads that work for
+  a caller.
+
+      iex> before = ExTorch.Memory.live()
+      iex> t = ExTorch.zeros({1024}, dtype: :float64)
+      iex> ExTorch.Memory.live().bytes - before.bytes
+      8192
+      iex> ExTorch.Tensor.release(t)
+      :ok
+  """
+  @spec live() :: live()
+  def live, do: Native.memory_live()
+
+  @doc "The budget of native bytes (`ExTorch.Config`)."
+  @spec budget() :: non_neg_integer() | :infinity
+  def budget, do: Native.memory_budget()
+
+  @doc "Changes the budget of the running node."
+  @spec set_budget(non_neg_integer() | :infinity) :: :ok
+  def set_budget(bytes) when bytes == :infinity or (is_integer(bytes) and bytes >= 0) do
+    Native.memory_set_budget(bytes)
+  end
+
+  @doc """
+  Collects the calling process's garbage and waits until the native memory it held is free. For tests and benchmarks;
+  in ordinary code memory looks after itself.
+  """
+  @spec collect() :: :ok
+  def collect do
+    :erlang.garbage_collect()
+    Native.memory_drain(@drain_milliseconds)
+    Process.put(@key, {0, threshold()})
+    :ok
+  end
+
+  # Runs a NIF that may allocate: accounts for what it took, and tries again after a collection where that may help.
+  @doc false
+  @spec run((() -> Native.result(value))) :: {:ok, value} | {:error, ExTorch.Error.t()}
+        when value: term()
+  def run(nif) do
+    case nif.() do
+      {:ok, value, taken} -> took(taken, value)
+      {:collect, _} -> run_again(nif)
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  @doc false
+  @spec run!((() -> Native.result(value))) :: value when value: term()
+  def run!(nif) do
+    case run(nif) do
+      {:ok, value} -> value
+      {:error, error} -> raise error
+    end
+  end
+
+  defp run_again(nif) do
+    collect()
+
+    case nif.() do
+      {:ok, value, taken} -> took(taken, value)
+      {_, error} -> {:error, error}
+    end
+  end
+
+  defp took(0, value), do: {:ok, value}
+
+  defp took(taken, value) do
+    {total, threshold} = Process.get(@key) || {0, threshold()}
+
+    if total + taken < threshold do
+      Process.put(@key, {total + taken, threshold})
+    else
+      collect()
+    end
+
+    {:ok, value}
+  end
+
+  defp threshold do
+    {:total_heap_size, words} = Process.info(self(), :total_heap_size)
+    by_heap = words * :erlang.system_info(:wordsize) * @bytes_per_heap_byte
+    max(Config.collect_after(), by_heap) |> min_budget(budget())
+  end
+
+  defp min_budget(bytes, :infinity), do: bytes
+  defp min_budget(bytes, budget), do: min(bytes, div(budget, 4))
+end

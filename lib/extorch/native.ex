@@ -1,0 +1,119 @@
+defmodule ExTorch.Native do
+  @moduledoc false
+  # The stubs of the NIFs: names, arities and specs, nothing else. c_src/nif_table.h has the same list.
+  #
+  # A NIF that makes something answers {:ok, value, bytes}: the native bytes it took (ExTorch.Memory). {:collect, error}
+  # means that the budget is used up and a garbage collection may help. A wrong term raises ArgumentError.
+
+  require Logger
+
+  @on_load :load
+
+  @type result(value) ::
+          {:ok, value, non_neg_integer()}
+          | {:collect, ExTorch.Error.t()}
+          | {:error, ExTorch.Error.t()}
+
+  @doc false
+  def load do
+    dir = :code.priv_dir(:extorch) |> priv_dir()
+    threads = Application.get_env(:extorch, :num_threads, 0)
+
+    with :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
+         {:ok, libraries, 0} <- torch_open(Path.join(dir, "extorch_torch.so"), threads) do
+      memory_set_budget(ExTorch.Config.budget())
+      warn_of_others(libraries)
+    else
+      {:error, %{message: message}} -> {:error, {:extorch, message}}
+      {:error, reason} -> {:error, reason}
+    end
+  end
+
+  # Not yet an application (a plain `elixir -pa`): priv lies beside ebin.
+  defp priv_dir({:error, :bad_name}),
+    do: Path.join(Path.dirname(Path.dirname(:code.which(__MODULE__))), "priv")
+
+  defp priv_dir(dir), do: List.to_string(dir)
+
+  defp warn_of_others([_one]), do: :ok
+
+  defp warn_of_others(libraries) do
+    Logger.warning(
+      "ExTorch: there are several LibTorchs in this VM (#{Enum.join(libraries, ", ")}). " <>
+        "Build all NIF libraries with the same one to share memory between them."
+    )
+
+    :ok
+  end
+
+  @spec torch_open(String.t(), non_neg_integer()) :: result([String.t()])
+  def torch_open(_path, _threads), do: :erlang.nif_error(:not_loaded)
+
+  @spec torch_info() :: {String.t(), pos_integer()}
+  def torch_info, do: :erlang.nif_error(:not_loaded)
+
+  @spec torch_seed(non_neg_integer()) :: :ok
+  def torch_seed(_seed), do: :erlang.nif_error(:not_loaded)
+
+  @spec torch_empty_call() :: :ok
+  def torch_empty_call, do: :erlang.nif_error(:not_loaded)
+
+  @spec dtype_supported(atom()) :: boolean()
+  def dtype_supported(_dtype), do: :erlang.nif_error(:not_loaded)
+
+  @spec device_count(:cuda | :mps) :: non_neg_integer()
+  def device_count(_type), do: :erlang.nif_error(:not_loaded)
+
+  @spec device_memory(non_neg_integer()) :: result({non_neg_integer(), non_neg_integer()})
+  def device_memory(_index), do: :erlang.nif_error(:not_loaded)
+
+  @spec memory_live() :: %{atom() => non_neg_integer()}
+  def memory_live, do: :erlang.nif_error(:not_loaded)
+
+  @spec memory_budget() :: non_neg_integer() | :infinity
+  def memory_budget, do: :erlang.nif_error(:not_loaded)
+
+  @spec memory_set_budget(non_neg_integer() | :infinity) :: :ok
+  def memory_set_budget(_bytes), do: :erlang.nif_error(:not_loaded)
+
+  @spec memory_drain(non_neg_integer()) :: boolean()
+  def memory_drain(_milliseconds), do: :erlang.nif_error(:not_loaded)
+
+  @spec op(String.t() | atom(), list(), [{atom() | String.t(), term()}]) :: result(term())
+  def op(_name, _args, _kwargs), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_from_list(number() | boolean() | list(), atom(), ExTorch.Device.device()) ::
+          result(ExTorch.Tensor.t())
+  def tensor_from_list(_list, _dtype, _device), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_to_list(ExTorch.Tensor.t()) :: result(term())
+  def tensor_to_list(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_from_binary(binary(), tuple() | list(), atom()) :: result(ExTorch.Tensor.t())
+  def tensor_from_binary(_binary, _shape, _dtype), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_to_binary(ExTorch.Tensor.t()) :: result(binary())
+  def tensor_to_binary(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_strides(ExTorch.Tensor.t()) :: result(tuple() | nil)
+  def tensor_strides(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_equal(ExTorch.Tensor.t(), ExTorch.Tensor.t()) :: result(boolean())
+  def tensor_equal(_a, _b), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_requires_grad(ExTorch.Tensor.t()) :: result(boolean())
+  def tensor_requires_grad(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_with_requires_grad(ExTorch.Tensor.t(), boolean()) :: result(ExTorch.Tensor.t())
+  def tensor_with_requires_grad(_tensor, _flag), do: :erlang.nif_error(:not_loaded)
+
+  @spec tensor_release(ExTorch.Tensor.t()) :: :ok
+  def tensor_release(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec blob_to(ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
+          result(ExTorch.Tensor.Blob.t())
+  def blob_to(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec blob_from(map(), term(), boolean()) :: result(ExTorch.Tensor.t())
+  def blob_from(_info, _owner, _validate), do: :erlang.nif_error(:not_loaded)
+end

@@ -1,0 +1,98 @@
+defimpl Inspect, for: ExTorch.Tensor do
+  # A few lines for a tensor of any size: only the corner that is shown is read.
+  import Inspect.Algebra
+
+  alias ExTorch.{Memory, Native, Tensor}
+
+  # Of every dimension but the last; the last is cut by `limit`.
+  @rows 6
+
+  def inspect(tensor, opts) do
+    head = [
+      color(to_string(tensor.dtype), :atom, opts),
+      sizes(tensor.shape),
+      " ",
+      device(tensor.device)
+    ]
+
+    case values(tensor, opts) do
+      {:ok, doc} ->
+        group(nest(concat(["#ExTorch.Tensor<" | break_before(head ++ [line(), doc])]), 2))
+        |> close()
+
+      {:error, note} ->
+        concat(["#ExTorch.Tensor<" | head] ++ [" ", note, ">"])
+    end
+  end
+
+  defp break_before(docs), do: [line() | docs]
+  defp close(doc), do: concat([doc, line(), ">"])
+
+  defp sizes(shape), do: shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
+
+  defp device({:cuda, index}), do: "cuda:#{index}"
+  defp device(device), do: to_string(device)
+
+  defp values(%Tensor{device: :meta}, _opts), do: {:error, "(no values)"}
+
+  defp values(tensor, opts) do
+    limit = if opts.limit == :infinity, do: Tensor.numel(tensor), else: max(opts.limit, 1)
+
+    with {:ok, strides} <- Memory.run(fn -> Native.tensor_strides(tensor) end),
+         true <- strides != nil || {:error, :sparse},
+         {:ok, corner} <- corner(tensor, limit, opts.limit == :infinity),
+         {:ok, list} <- Memory.run(fn -> Native.tensor_to_list(corner) end) do
+      {:ok, nested(list, Tuple.to_list(corner.shape), Tuple.to_list(tensor.shape), opts)}
+    else
+      {:error, :sparse} -> {:error, "(sparse)"}
+      {:error, %{reason: :released}} -> {:error, "(released)"}
+      {:error, %{reason: reason}} -> {:error, "(#{reason})"}
+    end
+  end
+
+  # Cuts every dimension to what will be shown, as views.
+  defp corner(tensor, limit, all?) do
+    rank = tuple_size(tensor.shape)
+
+    Enum.reduce_while(
+      Enum.reverse(Enum.with_index(Tuple.to_list(tensor.shape))),
+      {:ok, tensor, limit},
+      fn
+        {size, dim}, {:ok, view, left} ->
+          shown =
+            if all?,
+              do: size,
+              else: Enum.min([size, max(left, 1), if(dim == rank - 1, do: left, else: @rows)])
+
+          case cut(view, dim, size, shown) do
+            {:ok, cut} -> {:cont, {:ok, cut, div(left, max(shown, 1))}}
+            {:error, error} -> {:halt, {:error, error}}
+          end
+      end
+    )
+    |> case do
+      {:ok, view, _} -> {:ok, view}
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  defp cut(view, _dim, size, size), do: {:ok, view}
+
+  defp cut(view, dim, _size, shown),
+    do: Memory.run(fn -> Native.op("aten::narrow", [view, dim, 0, shown], []) end)
+
+  defp nested(number, [], [], opts), do: to_doc(number, opts)
+
+  defp nested(list, [shown | corner], [size | shape], opts) do
+    more = if shown < size, do: ["..."], else: []
+    inner = Enum.map(list, &nested(&1, corner, shape, opts)) ++ more
+
+    if corner == [] do
+      # numbers flow over as many lines as they need
+      group(nest(concat(["[", fold_doc(inner, &flex_glue(concat(&1, ","), &2)), "]"]), 1))
+    else
+      rows = fold_doc(inner, &concat([&1, ",", line(), &2]))
+      concat([nest(concat(["[", line(), rows]), 2), line(), "]"])
+    end
+  end
+end

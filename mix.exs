@@ -1,0 +1,51 @@
+defmodule ExTorch.MixProject do
+  use Mix.Project
+
+  @version "0.1.0"
+
+  # EXTORCH_HEX=0: no Hex on this machine. `make` has built the NIF then, and nothing is a dependency.
+  @hex System.get_env("EXTORCH_HEX") != "0"
+
+  def project do
+    [
+      app: :extorch,
+      version: @version,
+      elixir: "~> 1.14",
+      compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
+      elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
+      deps: if(@hex, do: deps(), else: []),
+      # Optional applications may come from ERL_LIBS instead of Hex: keep them on the path.
+      prune_code_paths: false,
+      make_clean: ["clean"],
+      description: "PyTorch tensors and checkpoints as first-class citizens of the BEAM",
+      package: package(),
+      docs: docs()
+    ]
+  end
+
+  def application, do: [extra_applications: [:logger]]
+
+  defp deps do
+    [
+      {:elixir_make, "~> 0.7", runtime: false},
+      {:nx, "~> 0.6", optional: true},
+      {:ex_doc, "~> 0.30", only: :dev, runtime: false}
+    ]
+  end
+
+  defp package do
+    [
+      licenses: ["Apache-2.0"],
+      links: %{"PyTorch" => "https://pytorch.org"},
+      files:
+        ~w(lib c_src scripts Makefile mix.exs .formatter.exs README.md CHANGELOG.md LICENSE guides)
+    ]
+  end
+
+  defp docs do
+    [
+      main: "readme",
+      extras: ["README.md", "CHANGELOG.md" | Path.wildcard("guides/*.livemd")]
+    ]
+  end
+end

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Builds and tests this checkout on several Debian releases, each in a root of its own.
+#
+# usage: matrix.sh [SUITE…]        (default: bookworm trixie sid)
+#
+# The roots are made once by debootstrap and kept in EXTORCH_CACHE. What they lack is installed
+# by the project's own `make test`, so a new root also shows that a fresh machine needs nothing
+# else. Sid moves: its row informs, every other row must be green.
+set -euo pipefail
+
+cache=${EXTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/extorch}/matrix
+project=$(cd "$(dirname "$0")/.." && pwd)
+[ $# -gt 0 ] || set -- bookworm trixie sid
+[ "$(id -u)" = 0 ] || { echo "make matrix needs root: debootstrap and chroot do." >&2; exit 1; }
+mkdir -p "$cache"
+mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep '/debian/\?$' | head -n 1)
+
+make_root() { # make_root SUITE ROOT
+  [ -e "$2/.ready" ] && return
+  echo "debootstrap $1 into $2"
+  rm -rf --one-file-system "$2"
+  debootstrap --variant=minbase --include=ca-certificates,make,git "$1" "$2" ${mirror:+"$mirror"} >"$cache/$1.debootstrap.log" 2>&1 ||
+    { tail -n 5 "$cache/$1.debootstrap.log" >&2; return 1; }
+  touch "$2/.ready"
+}
+
+inside() { # inside ROOT COMMAND: a shell with /proc, its own mounts and no outside environment
+  unshare --mount --pid --fork --kill-child -- sh -c '
+    mount --make-rprivate / && mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" 2>/dev/null
+    for node in null zero full random urandom tty; do
+      [ -e "$1/dev/$node" ] || { touch "$1/dev/$node"; mount --bind "/dev/$node" "$1/dev/$node"; }
+    done
+    [ -e "$1/dev/fd" ] || ln -s /proc/self/fd "$1/dev/fd"
+    cp -L /etc/resolv.conf "$1/etc/resolv.conf" 2>/dev/null
+    exec chroot "$1" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CI="$3" sh -c "$2"' \
+    sh "$1" "$2" "${CI:-}"
+}
+
+versions='cd /extorch && printf "%s\t%s\t%s\t" \
+  "$(elixir --version 2>/dev/null | sed -n "s/^Elixir \([^ ]*\).*/\1/p")" \
+  "$(erl -noshell -eval "io:put_chars(erlang:system_info(otp_release)), halt()." 2>/dev/null)" \
+  "$(scripts/libtorch.sh 2>/dev/null | sed -n "s/^TORCH_VERSION := //p")"'
+
+rows=() red=0
+for suite; do
+  root=$cache/$suite log=$cache/$suite.log result=red
+  if make_root "$suite" "$root"; then
+    mkdir -p "$root/extorch"
+    # The tracked files as they are now, plus what earlier runs built there.
+    (cd "$project" && git ls-files -z --cached --others --exclude-standard | xargs -0 -r sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |
+      tar --null -T - -cf -) >"$cache/$suite.tar"
+    find "$root/extorch" -mindepth 1 -maxdepth 1 ! -name _build ! -name build -exec rm -rf {} +
+    tar -C "$root/extorch" -xf "$cache/$suite.tar"
+    echo "$suite: make test (log: $log)"
+    if inside "$root" 'cd /extorch && WERROR=1 make test' >"$log" 2>&1; then result=green; fi
+    found=$(inside "$root" "$versions" || true)
+    tests=$(grep -E '^[0-9]+ (doctests?|propert|tests?)|^[0-9]+ tests?,|doctests?, .*tests?,' "$log" | tail -n 1)
+  else
+    found=$'-\t-\t-\t' tests="no root: see $cache/$suite.debootstrap.log"
+  fi
+  [ $result = green ] || [ "$suite" = sid ] || red=1
+  rows+=("$suite"$'\t'"$found$result"$'\t'"$tests")
+done
+
+{
+  printf 'suite\tElixir\tOTP\tLibTorch\tresult\ttests\n'
+  printf '%s\n' "${rows[@]}"
+} | awk -F'\t' '{printf "%-10s %-10s %-5s %-10s %-7s %s\n", $1, $2, $3, $4, $5, $6}'
+exit $red

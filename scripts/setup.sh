@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Installs what a job of the Makefile needs and does nothing when all is there.
+#
+# usage: setup.sh build|test|check|matrix
+#
+# On Debian and its kin missing packages come from apt, as root or through sudo. Elsewhere
+# the script names what is missing and how to get it, and fails.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+job=${1:?usage: setup.sh build|test|check|matrix}
+missing=()  # Debian packages
+wanted=()   # the same in words, for every other system
+
+need() { # need PACKAGES WORDS TEST…
+  local packages=$1 words=$2
+  shift 2
+  "$@" >/dev/null 2>&1 && return
+  for package in $packages; do missing+=("$package"); done
+  wanted+=("$words")
+}
+
+has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
+has_erl_nif() {
+  local root
+  [ -n "${ERTS_INCLUDE_DIR:-}" ] && [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ] && return
+  root=$(erl -noshell -eval 'io:put_chars(code:root_dir()), halt().') && [ -e "$root/usr/include/erl_nif.h" ]
+}
+has_torch() { "$here/libtorch.sh"; }
+has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
+has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
+has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
+
+case $job in
+  build | test | check)
+    need g++ "a C11 and a C++17 compiler (gcc or clang)" command -v "${CXX:-c++}"
+    need elixir "Elixir 1.14 or newer, with OTP 25 or newer" command -v elixir
+    need "erlang-ssl erlang-inets" "Erlang/OTP's ssl and inets applications" has_otp
+    need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
+    need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
+    need libtorch-dev "LibTorch 1.13 or newer (LIBTORCH_DIR, or a Python with torch)" has_torch
+    ;;
+esac
+case $job in
+  test | check)
+    need python3-torch "a Python with torch (EXTORCH_PYTHON), to compare with" has_python_torch
+    ;;
+esac
+case $job in
+  check)
+    need clang-format "clang-format" command -v clang-format
+    need "gcc g++" "gcc's AddressSanitizer" has_asan
+    ;;
+  matrix)
+    need debootstrap "debootstrap" command -v debootstrap
+    ;;
+esac
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=
+[ "$(id -u)" = 0 ] || as_root=sudo
+if command -v apt-get >/dev/null && { [ -z "$as_root" ] || command -v sudo >/dev/null; }; then
+  echo "installing with apt: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  if ! { $as_root apt-get update -q && $as_root apt-get install -qy --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "apt could not install: ${missing[*]}" >&2
+    exit 1
+  fi
+else
+  {
+    echo "missing on this machine:"
+    printf '  - %s\n' "${wanted[@]}"
+    echo "on Debian or Ubuntu, as root: apt-get install ${missing[*]}"
+  } >&2
+  exit 1
+fi

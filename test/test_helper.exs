@@ -1,0 +1,14 @@
+unless ExTorch.Test.Python.torch() do
+  IO.puts("Python with torch was not found: tests that compare with it are left out (EXTORCH_PYTHON)")
+end
+
+unless Code.ensure_loaded?(Nx) do
+  IO.puts("Nx was not found: its tests are left out (from Hex, or compiled in EXTORCH_NX_PATH)")
+end
+
+exclude =
+  if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
+    if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
+    if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
+
+ExUnit.start(exclude: exclude)
