@@ -21,8 +21,8 @@ CORE := $(sort $(wildcard c_src/core/*.c))
 NIFS := $(sort $(wildcard c_src/*.c))
 SHIM := c_src/torch/xt_torch.cpp c_src/core/dtype.c c_src/core/error.c c_src/core/suggest.c
 
-SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
 , := ,
+SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 OPT := -O2 -fPIC -fvisibility=hidden -pthread
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
@@ -59,15 +59,20 @@ SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 .PHONY: all demo test check matrix bench clean format setup-build setup-test setup-check
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
-$(PRIV)/extorch.so: $(NIF_OBJECTS)
+# Which objects the libraries were linked from: another variant (SAN=asan) links them again.
+$(PRIV)/.variant: always
+	@mkdir -p $(@D)
+	@echo '$(BUILD)' | cmp -s - $@ || echo '$(BUILD)' >$@
+
+$(PRIV)/extorch.so: $(NIF_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@)"
 	@mkdir -p $(@D)
-	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $^ -ldl -lm $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $(filter %.o,$^) -ldl -lm $(LDFLAGS) -o $@
 
-$(PRIV)/extorch_torch.so: $(SHIM_OBJECTS)
+$(PRIV)/extorch_torch.so: $(SHIM_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@) (LibTorch $(TORCH_VERSION))"
 	@mkdir -p $(@D)
-	$(Q)$(CROSSCOMPILE)$(CXX) $(LINK) $(SANITIZE) $^ $(TORCH_LIBS) -ldl $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CXX) $(LINK) $(SANITIZE) $(filter %.o,$^) $(TORCH_LIBS) -ldl $(LDFLAGS) -o $@
 
 # An object also depends on the flags it was made with, kept in a file that changes only when they do.
 $(BUILD)/%.o: c_src/%.c $(BUILD)/c.flags
@@ -125,4 +130,4 @@ format:
 	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch]
 
 clean:
-	@rm -rf build priv/*.so _build
+	@rm -rf build priv/*.so priv/.variant _build

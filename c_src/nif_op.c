@@ -254,7 +254,6 @@ static xt_status make_results(ErlNifEnv *env, xt_value *results, size_t count, E
 
 static bool get_name(ErlNifEnv *env, ERL_NIF_TERM term, char *name, size_t size) {
   ErlNifBinary text;
-  if (enif_get_atom(env, term, name, (unsigned)size, ERL_NIF_LATIN1)) return true;
   if (!enif_inspect_binary(env, term, &text) || !text.size || text.size >= size) return false;
   memcpy(name, text.data, text.size);
   name[text.size] = 0;

@@ -83,9 +83,14 @@ defmodule ExTorch do
   def op(name, args, kwargs \\ [])
   def op(name, args, kwargs) when is_map(kwargs), do: op(name, args, Map.to_list(kwargs))
 
-  def op(name, args, kwargs)
-      when (is_binary(name) or is_atom(name)) and is_list(args) and is_list(kwargs) do
-    Memory.run!(fn -> Native.op(name, args, kwargs) end)
+  def op(name, args, kwargs) when is_atom(name), do: op(Atom.to_string(name), args, kwargs)
+
+  def op(name, args, kwargs) when is_binary(name) and is_list(args) and is_list(kwargs) do
+    if byte_size(name) in 1..255 do
+      Memory.run!(fn -> Native.op(name, args, kwargs) end)
+    else
+      raise Error.new(:not_found, "there is no operator with a name of #{byte_size(name)} bytes")
+    end
   end
 
   @doc """

@@ -5,7 +5,10 @@ defmodule ExTorch.DeviceTest do
 
   test "an unknown device is an error" do
     assert_raise Error, ~r/unknown device :gpu/, fn -> ExTorch.zeros({1}, device: :gpu) end
-    assert_raise Error, ~r/unknown device \{:cuda, -1\}/, fn -> Tensor.to(ExTorch.zeros({1}), device: {:cuda, -1}) end
+
+    assert_raise Error, ~r/unknown device \{:cuda, -1\}/, fn ->
+      Tensor.to(ExTorch.zeros({1}), device: {:cuda, -1})
+    end
   end
 
   if Device.cuda_count() == 0 do

@@ -1,5 +1,7 @@
 unless ExTorch.Test.Python.torch() do
-  IO.puts("Python with torch was not found: tests that compare with it are left out (EXTORCH_PYTHON)")
+  IO.puts(
+    "Python with torch was not found: tests that compare with it are left out (EXTORCH_PYTHON)"
+  )
 end
 
 unless Code.ensure_loaded?(Nx) do

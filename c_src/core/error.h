@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* The one list of statuses. Each is the `reason` atom of an ExTorch.Error (lib/extorch/error.ex documents them). */
+/* The one list of statuses. Each is the `reason` atom of an ExTorch.Error (its module documents them). */
 #define XT_STATUSES(X) \
   X(ok)                \
   X(truncated)         \

@@ -1,6 +1,6 @@
 /* Native memory: who holds how much, how much is allowed, and where large blocks come from.
  *
- * Every CPU allocation of LibTorch passes through xt_memory_alloc (torch/xt_torch.cpp installs it), so the
+ * Every CPU allocation of LibTorch passes through xt_memory_alloc (the shim installs it), so the
  * counters are exact and the budget sees temporaries too.
  */
 #ifndef XT_MEMORY_H

@@ -79,7 +79,7 @@ defmodule ExTorch.Native do
   @spec memory_drain(non_neg_integer()) :: boolean()
   def memory_drain(_milliseconds), do: :erlang.nif_error(:not_loaded)
 
-  @spec op(String.t() | atom(), list(), [{atom() | String.t(), term()}]) :: result(term())
+  @spec op(String.t(), list(), [{atom() | String.t(), term()}]) :: result(term())
   def op(_name, _args, _kwargs), do: :erlang.nif_error(:not_loaded)
 
   @spec tensor_from_list(number() | boolean() | list(), atom(), ExTorch.Device.device()) ::

@@ -19,7 +19,10 @@ defmodule ExTorch.Test.Python do
     [System.get_env("EXTORCH_PYTHON"), "/usr/bin/python3", "python3"]
     |> Enum.filter(&(&1 && System.find_executable(&1)))
     |> Enum.find(fn python ->
-      match?({_, 0}, System.cmd(python, ["-c", "import torch"], stderr_to_stdout: true, env: env()))
+      match?(
+        {_, 0},
+        System.cmd(python, ["-c", "import torch"], stderr_to_stdout: true, env: env())
+      )
     end)
   end
 

@@ -1,0 +1,338 @@
+defmodule ExTorch.BlobTest do
+  use ExTorch.Case
+  doctest ExTorch.Tensor.Blob
+  doctest ExTorch.Tensor.BlobView
+
+  @dtypes for dtype <- ExTorch.DType.names(),
+              ExTorch.DType.kind(dtype) not in [:quant, :bits],
+              do: dtype
+
+  test "there and back is the same memory" do
+    t = ExTorch.arange(6, dtype: :float32)
+    blob = Blob.to_blob(t)
+    view = Blob.from_blob(blob, owner: :somebody)
+    assert %BlobView{owner: :somebody} = view
+    assert Blob.to_blob(view.tensor).ptr == blob.ptr
+    assert Blob.to_blob(view).ptr == blob.ptr
+    assert %Tensor{} = bare = Blob.from_blob(blob)
+    ExTorch.op("mul_", [bare, 2])
+    assert Tensor.to_list(view.tensor) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    ExTorch.op("zero_", [t])
+    assert Tensor.to_list(bare) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+  end
+
+  test "every dtype, every kind of view" do
+    for dtype <- @dtypes, ExTorch.DType.supported?(dtype) do
+      size = ExTorch.DType.size(dtype)
+      bytes = for i <- 1..(24 * size), into: <<>>, do: <<rem(i, 2)>>
+      base = Tensor.from_binary(bytes, {2, 3, 4}, dtype)
+
+      for view <- [
+            base,
+            Tensor.transpose(base, 0, 2),
+            Tensor.slice(base, [1, 1..2, 0..-1//2]),
+            ExTorch.op("expand", [Tensor.slice(base, [0..0]), [5, 3, 4]]),
+            Tensor.slice(base, [0, 0, 0]),
+            Tensor.slice(base, 0, 1..0//1)
+          ] do
+        blob = Blob.to_blob(view)
+
+        assert {blob.shape, blob.strides, blob.dtype, blob.device, blob.element_size} ==
+                 {view.shape, Tensor.strides(view), dtype, :cpu, size}
+
+        assert Tensor.to_list(Blob.from_blob(blob)) == Tensor.to_list(view)
+        assert Tensor.to_list(Blob.from_blob(Map.from_struct(blob))) == Tensor.to_list(view)
+      end
+    end
+  end
+
+  test "shape and strides are tuples or lists, strides and device may be left out" do
+    t = ExTorch.arange(6)
+    %{ptr: ptr} = Blob.to_blob(t)
+    info = %{ptr: ptr, shape: [2, 3], dtype: {:s, 64}}
+    assert Tensor.to_list(Blob.from_blob(info, owner: t).tensor) == [[0, 1, 2], [3, 4, 5]]
+
+    assert Tensor.to_list(Blob.from_blob(Map.put(info, :strides, [1, 2]), owner: t).tensor) == [
+             [0, 2, 4],
+             [1, 3, 5]
+           ]
+
+    assert Tensor.to_list(Blob.from_blob(%{info | shape: {}}, owner: t).tensor) == 0
+  end
+
+  test "what is not plain memory is refused" do
+    z = ExTorch.tensor([%ExTorch.Python.Complex{re: 1, im: 2}])
+    conj = ExTorch.op("conj", [z])
+    neg = ExTorch.op("imag", [conj])
+    quantized = ExTorch.op("quantize_per_tensor", [ExTorch.ones({2}), 0.1, 0, :quint8])
+
+    for t <- [
+          conj,
+          neg,
+          quantized,
+          ExTorch.op("to_sparse", [ExTorch.ones({2})]),
+          ExTorch.ones({2}, device: :meta)
+        ] do
+      assert reason(fn -> Blob.to_blob(t) end) == :unsupported
+    end
+
+    # binaries are materialised where values are bytes, and refused where they are not
+    assert Tensor.to_binary(conj) == <<1.0::float-32-native, -2.0::float-32-native>>
+    assert Tensor.to_binary(neg) == <<-2.0::float-32-native>>
+    assert reason(fn -> Tensor.to_binary(quantized) end) == :unsupported
+    assert reason(fn -> Tensor.to_binary(ExTorch.ones({2}, device: :meta)) end) == :unsupported
+  end
+
+  test "exported memory does not move" do
+    t = ExTorch.ones({4})
+    blob = Blob.to_blob(t)
+
+    for view <- [t, Tensor.slice(t, 0, 0..1), Tensor.reshape(t, {2, 2})] do
+      assert reason(fn -> ExTorch.op("resize_", [view, [1000]]) end) == :forbidden
+      assert reason(fn -> ExTorch.op("set_", [view, ExTorch.zeros({9})]) end) == :forbidden
+
+      assert reason(fn -> ExTorch.op("aten::add.out", [ExTorch.ones({99}), 1], out: view) end) in [
+               :forbidden,
+               :torch,
+               :bad_argument
+             ]
+    end
+
+    assert Blob.to_blob(t).ptr == blob.ptr
+  end
+
+  describe "bad input" do
+    defp memory do
+      t = ExTorch.ones({16})
+      {t, t |> Blob.to_blob() |> Map.from_struct()}
+    end
+
+    test "is an error" do
+      {_t, info} = memory()
+
+      for bad <- [
+            %{ptr: 0},
+            %{ptr: -1},
+            %{ptr: 2 ** 64},
+            %{ptr: nil},
+            %{ptr: "x"},
+            %{ptr: info.ptr + 1},
+            %{shape: nil},
+            %{shape: {-1}},
+            %{shape: {4}, strides: {1, 1}},
+            %{shape: {4, 4}, strides: {1}},
+            %{shape: {4}, strides: {-1}},
+            %{shape: {4}, strides: :x},
+            %{shape: {2 ** 62, 2 ** 62}, strides: nil},
+            %{shape: {2 ** 62}, strides: {4}},
+            %{shape: {2 ** 61}, strides: {1}},
+            %{shape: {1.5}},
+            %{shape: List.to_tuple(List.duplicate(1, 65))},
+            %{dtype: :nope},
+            %{dtype: nil},
+            %{device: :nope},
+            %{device: {:cuda, :x}}
+          ] do
+        assert {bad, reason(fn -> Blob.from_blob(Map.merge(info, bad)) end)} ==
+                 {bad, :bad_argument}
+      end
+
+      assert reason(fn -> Blob.from_blob(%{info | dtype: :quint8}) end) == :unsupported
+      assert reason(fn -> Blob.from_blob(%{info | device: :meta}) end) == :unsupported
+      assert reason(fn -> Blob.from_blob(%{info | device: :mps}) end) == :unsupported
+      assert reason(fn -> Blob.from_blob(%{}) end) == :bad_argument
+      assert reason(fn -> Blob.from_blob(info, onwer: 1) end) == :bad_argument
+
+      if ExTorch.Device.cuda_count() == 0 do
+        assert reason(fn -> Blob.from_blob(%{info | device: {:cuda, 0}}) end) == :unsupported
+      end
+    end
+
+    test "an address that is not ours is an error, not a segfault" do
+      {_t, info} = memory()
+
+      for ptr <- [16, 4096, 2 ** 47 - 4096, 2 ** 63, 2 ** 64 - 64] do
+        assert reason(fn -> Blob.from_blob(%{info | ptr: ptr}) end) == :bad_argument
+      end
+
+      # memory that ends before the tensor does
+      assert reason(fn -> Blob.from_blob(%{info | shape: {2 ** 40}, strides: {1}}) end) ==
+               :bad_argument
+    end
+
+    test "a released owner is refused, and nothing is pinned" do
+      {t, info} = memory()
+      other = ExTorch.ones({1})
+      Tensor.release(other)
+      Memory.collect()
+      before = Memory.live()
+      assert reason(fn -> Blob.from_blob(info, owner: [other, t]) end) == :released
+      assert_live(before)
+      # both live to here
+      assert {t.shape, info.shape} == {{16}, {16}}
+    end
+  end
+
+  describe "frozen memory" do
+    test "from_binary is frozen, through every way to it" do
+      for binary <- [
+            <<1.0::float-32-native, 2.0::float-32-native>>,
+            :binary.copy(<<0, 0, 0, 63>>, 100)
+          ] do
+        size = div(byte_size(binary), 4)
+        t = Tensor.from_binary(binary, {size}, :float32)
+        blob = Blob.to_blob(t)
+
+        ways = [
+          t,
+          Tensor.slice(t, 0, 1..1),
+          Blob.from_blob(blob),
+          Blob.from_blob(Map.delete(Map.from_struct(blob), :owner), owner: t).tensor,
+          ExTorch.op("view", [t, :int32]),
+          ExTorch.op("as_strided", [t, [1], [1]])
+        ]
+
+        for way <- ways do
+          assert reason(fn -> ExTorch.op("zero_", [way]) end) == :frozen
+
+          assert reason(fn ->
+                   ExTorch.op("aten::ones.out", [Tuple.to_list(way.shape)], out: way)
+                 end) == :frozen
+        end
+
+        assert Tensor.to_binary(t) == binary
+        assert Tensor.to_list(ExTorch.op("zero_", [Tensor.clone(t)])) == List.duplicate(0.0, size)
+      end
+    end
+
+    test "to_binary freezes while the binary lives" do
+      t = ExTorch.ones({100})
+      assert reason(fn -> aside(fn -> Tensor.to_binary(t) == "" end) end) == :none
+      Memory.collect()
+      ExTorch.op("add_", [t, 1])
+      binary = Tensor.to_binary(t)
+      assert reason(fn -> ExTorch.op("add_", [t, 1]) end) == :frozen
+      assert reason(fn -> ExTorch.op("add_", [Tensor.slice(t, 0, 5..6), 1]) end) == :frozen
+      part = :binary.part(binary, 0, 80)
+      assert byte_size(binary) == 400
+      send(self(), part)
+      # only the part is left, in the mailbox
+      assert_receive ^part
+    end
+
+    test "only the bytes a binary sees are frozen" do
+      t = ExTorch.zeros({2, 50})
+      binary = Tensor.to_binary(Tensor.slice(t, [0]))
+      assert reason(fn -> ExTorch.op("add_", [t, 1]) end) == :frozen
+      ExTorch.op("add_", [Tensor.slice(t, [1]), 1])
+      assert binary == :binary.copy(<<0>>, 200)
+    end
+
+    test "to_list, inspect and equal? never freeze" do
+      t = ExTorch.ones({2})
+      Tensor.to_list(t)
+      inspect(t)
+      Tensor.equal?(t, t)
+      ExTorch.op("add_", [t, 1])
+      assert Tensor.to_list(t) == [2.0, 2.0]
+    end
+
+    test "operators that write without saying so" do
+      x = ExTorch.rand({4, 3})
+      mean = Tensor.from_binary(:binary.copy(<<0>>, 12), {3}, :float32)
+      var = ExTorch.ones({3})
+
+      batch_norm = fn mean, training ->
+        ExTorch.op("batch_norm", [x, nil, nil, mean, var, training, 0.1, 1.0e-5, false])
+      end
+
+      assert reason(fn -> batch_norm.(mean, true) end) == :frozen
+      assert batch_norm.(mean, false).shape == {4, 3}
+      assert batch_norm.(Tensor.clone(mean), true).shape == {4, 3}
+      noise = Tensor.from_binary(:binary.copy(<<0>>, 48), {4, 3}, :float32)
+
+      assert reason(fn -> ExTorch.op("rrelu_with_noise", [x, noise, 0.1, 0.3, true]) end) ==
+               :frozen
+
+      assert reason(fn ->
+               ExTorch.op("native_batch_norm", [x, nil, nil, mean, var, true, 0.1, 1.0e-5])
+             end) == :frozen
+
+      y = ExTorch.rand({2, 3, 5})
+
+      assert reason(fn ->
+               ExTorch.op("instance_norm", [y, nil, nil, mean, var, true, 0.1, 1.0e-5, false])
+             end) == :frozen
+
+      # aliases that the schema does not mention
+      eval = ExTorch.op("dropout", [noise, 0.5, false])
+      assert reason(fn -> ExTorch.op("add_", [eval, 1]) end) == :frozen
+
+      sparse =
+        ExTorch.op("aten::_sparse_coo_tensor_unsafe", [ExTorch.tensor([[0, 1, 2]]), mean, [3]])
+
+      assert reason(fn -> ExTorch.op("mul_", [sparse, 2]) end) == :frozen
+      # lists of written tensors
+      assert reason(fn -> ExTorch.op("aten::_foreach_add_.Scalar", [[var, mean], 1]) end) ==
+               :frozen
+    end
+  end
+
+  describe "binaries" do
+    test "share memory in both directions" do
+      binary = :binary.copy(<<7>>, 1000)
+      t = Tensor.from_binary(binary, {1000}, :uint8)
+      again = Tensor.to_binary(t)
+      assert again == binary
+      assert Blob.to_blob(Tensor.from_binary(again, {10, 100}, :uint8)).ptr == Blob.to_blob(t).ptr
+      # a sub-binary that is aligned shares, one that is not is copied
+      <<_::binary-size(8), aligned::binary>> = binary
+      <<_::binary-size(9), odd::binary-size(80), _::binary>> = binary
+
+      assert Blob.to_blob(Tensor.from_binary(aligned, {124}, :int64)).ptr ==
+               Blob.to_blob(t).ptr + 8
+
+      copied = Tensor.from_binary(odd, {10}, :int64)
+      assert rem(Blob.to_blob(copied).ptr, 8) == 0
+      assert Tensor.to_binary(copied) == odd
+      assert Tensor.from_binary("", {0, 5}, :float32).shape == {0, 5}
+      assert Tensor.to_binary(ExTorch.zeros({0, 3})) == ""
+    end
+
+    test "bad shapes" do
+      for {binary, shape} <- [
+            {"1234", {-1}},
+            {"1234", {2 ** 62, 2 ** 62}},
+            {"1234", {5}},
+            {"", {}},
+            {"1234", {:a}}
+          ] do
+        assert reason(fn -> Tensor.from_binary(binary, shape, :uint8) end) == :bad_argument
+      end
+
+      assert reason(fn -> Tensor.from_binary("1", {1}, :quint8) end) == :unsupported
+      assert reason(fn -> Tensor.from_binary("1", {1}, :nope) end) == :bad_argument
+    end
+
+    @tag :no_asan
+    test "1 GiB in either direction adds no memory" do
+      gib = 1024 * 1024 * 1024
+      binary = :binary.copy(<<1>>, gib)
+      base = rss()
+      t = Tensor.from_binary(binary, {gib}, :uint8)
+      assert Tensor.to_list(Tensor.slice(t, [gib - 1])) == 1
+      assert rss() - base < 1024 * 1024
+      own = ExTorch.ones({gib}, dtype: :uint8)
+      base = rss()
+      assert byte_size(Tensor.to_binary(own)) == gib
+      assert rss() - base < 1024 * 1024
+      assert byte_size(binary) == gib
+      Tensor.release(own)
+    end
+  end
+
+  defp rss do
+    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
+    String.to_integer(kb) * 1024
+  end
+end

@@ -1,0 +1,212 @@
+/* Unit tests of c_src/core, run under ASan and UBSan by `make check`. */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "../../c_src/core/arena.h"
+#include "../../c_src/core/calls.h"
+#include "../../c_src/core/dtype.h"
+#include "../../c_src/core/element.h"
+#include "../../c_src/core/error.h"
+#include "../../c_src/core/frozen.h"
+#include "../../c_src/core/memory.h"
+#include "../../c_src/core/probe.h"
+#include "../../c_src/core/reaper.h"
+#include "../../c_src/core/suggest.h"
+#include "check.h"
+
+static void errors(void) {
+  xt_error error;
+  CHECK(xt_error_set(&error, XT_STATUS_io, "disk %d", 7) == XT_STATUS_io);
+  CHECK(error.offset == -1 && !strcmp(error.message, "disk 7"));
+  CHECK(xt_error_at(&error, XT_STATUS_corrupt, 12, "x") == XT_STATUS_corrupt && error.offset == 12);
+  char longer[3 * XT_ERROR_TEXT];
+  memset(longer, 'a', sizeof longer - 1);
+  longer[sizeof longer - 1] = 0;
+  xt_error_set(&error, XT_STATUS_limit, "%s", longer);
+  CHECK(strlen(error.message) == XT_ERROR_TEXT - 1);
+  CHECK(!strcmp(xt_status_name(XT_STATUS_file_changed), "file_changed"));
+  CHECK(!strcmp(xt_status_name((xt_status)999), "unknown"));
+}
+
+static void dtypes(void) {
+  for (int i = 0; i < XT_DTYPE_COUNT; i++) {
+    const xt_dtype_info *info = xt_dtype_get((xt_dtype)i);
+    CHECK(xt_dtype_from_name(info->name) == (xt_dtype)i);
+    CHECK(xt_dtype_from_name(info->alias) == (xt_dtype)i);
+    CHECK(xt_dtype_from_torch(info->torch) == (xt_dtype)i);
+    if (info->nx_bits) CHECK(xt_dtype_from_nx(info->nx, info->nx_bits) == (xt_dtype)i);
+  }
+  CHECK(xt_dtype_from_name("") == XT_DTYPE_COUNT);
+  CHECK(xt_dtype_from_nx("none", 0) == XT_DTYPE_COUNT);
+  CHECK(xt_dtype_from_torch(99) == XT_DTYPE_COUNT);
+}
+
+static double real(xt_dtype dtype, const void *data) { return xt_element_read(dtype, data).re; }
+
+static void elements(void) {
+  CHECK(real(XT_float16, (uint8_t[]){0x00, 0x3c}) == 1.0);
+  CHECK(real(XT_float16, (uint8_t[]){0x01, 0x00}) == ldexp(1, -24));
+  CHECK(isinf(real(XT_float16, (uint8_t[]){0x00, 0xfc})));
+  CHECK(real(XT_bfloat16, (uint8_t[]){0x80, 0xbf}) == -1.0);
+  CHECK(real(XT_float8_e5m2, (uint8_t[]){0x3c}) == 1.0);
+  CHECK(real(XT_float8_e4m3fn, (uint8_t[]){0x7e}) == 448.0);
+  CHECK(isnan(real(XT_float8_e4m3fn, (uint8_t[]){0xff})));
+  CHECK(isnan(real(XT_float8_e5m2fnuz, (uint8_t[]){0x80})));
+  CHECK(real(XT_float8_e4m3fnuz, (uint8_t[]){0x40}) == 1.0);
+  CHECK(real(XT_float8_e8m0fnu, (uint8_t[]){127}) == 1.0 && isnan(real(XT_float8_e8m0fnu, (uint8_t[]){255})));
+  CHECK(xt_element_read(XT_int8, (uint8_t[]){0xff}).i == -1);
+  CHECK(xt_element_read(XT_int16, (uint8_t[]){0xfe, 0xff}).i == -2);
+  CHECK(xt_element_read(XT_uint64, (uint64_t[]){UINT64_MAX}).u == UINT64_MAX);
+  CHECK(xt_element_read(XT_int64, (int64_t[]){INT64_MIN}).i == INT64_MIN);
+  CHECK(xt_element_read(XT_qint32, (int32_t[]){-5}).i == -5);
+  CHECK(xt_element_read(XT_bool, (uint8_t[]){2}).u == 1);
+  xt_element z = xt_element_read(XT_complex32, (uint8_t[]){0x00, 0x3c, 0x00, 0xc0});
+  CHECK(z.kind == XT_ELEMENT_COMPLEX && z.re == 1.0 && z.im == -2.0);
+  CHECK(xt_element_int_fits(XT_uint8, 255) && !xt_element_int_fits(XT_uint8, 256) &&
+        !xt_element_int_fits(XT_uint8, -1));
+  CHECK(xt_element_int_fits(XT_int8, -128) && !xt_element_int_fits(XT_int8, 128));
+  CHECK(xt_element_int_fits(XT_int64, INT64_MIN) && xt_element_int_fits(XT_float32, 1 << 30));
+  CHECK(xt_element_int_fits(XT_uint64, 5) && !xt_element_int_fits(XT_uint64, -5) && !xt_element_int_fits(XT_bool, 2));
+}
+
+static void memory(void) {
+  int64_t before = atomic_load(&xt_memory_live.bytes);
+  size_t sizes[] = {1, 100, 4096, (1 << 20) - 1, 1 << 20, (2 << 20) + 5, 64 << 20};
+  xt_memory_taken();
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    char *block = xt_memory_alloc(sizes[i]);
+    CHECK(block && (uintptr_t)block % 64 == 0);
+    if (sizes[i] >= 2 << 20) CHECK((uintptr_t)block % (2 << 20) == 0);
+    memset(block, 1, sizes[i]);
+    CHECK(atomic_load(&xt_memory_live.bytes) == before + (int64_t)sizes[i]);
+    CHECK(xt_memory_taken() == (int64_t)sizes[i]);
+    xt_memory_free(block);
+    CHECK(atomic_load(&xt_memory_live.bytes) == before);
+  }
+  xt_memory_free(NULL);
+  xt_memory_set_budget(before + 1000);
+  CHECK(xt_memory_budget() == before + 1000);
+  CHECK(!xt_memory_alloc(1001) && xt_memory_refused() == XT_REFUSED_BUDGET && xt_memory_refused() == XT_REFUSED_NOT);
+  void *all = xt_memory_alloc(1000);
+  CHECK(all && !xt_memory_alloc(1));
+  xt_memory_free(all);
+  xt_memory_set_budget(INT64_MAX);
+  CHECK(!xt_memory_alloc((size_t)1 << 60) && xt_memory_refused() == XT_REFUSED_MACHINE);
+  CHECK(!xt_memory_alloc(SIZE_MAX) && xt_memory_refused() != XT_REFUSED_NOT);
+  CHECK(atomic_load(&xt_memory_live.bytes) == before);
+}
+
+static atomic_int reaped;
+typedef struct {
+  xt_reapable reapable;
+  int value;
+} item;
+
+static void reap_item(xt_reapable *self) {
+  atomic_fetch_add(&reaped, ((item *)self)->value);
+  free(self);
+}
+
+static void *push_many(void *unused) {
+  (void)unused;
+  for (int i = 0; i < 10000; i++) {
+    item *one = malloc(sizeof *one);
+    *one = (item){{NULL, reap_item}, 1};
+    xt_reaper_push(&one->reapable);
+  }
+  return NULL;
+}
+
+static void reaper(void) {
+  pthread_t threads[4];
+  CHECK(xt_reaper_start() && xt_reaper_start());
+  CHECK(xt_reaper_drain(0));
+  for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, push_many, NULL));
+  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  CHECK(xt_reaper_drain(10000));
+  CHECK(atomic_load(&reaped) == 40000);
+}
+
+/* Against the obvious way: a list of ranges, looked through. */
+static void frozen(void) {
+  enum { N = 400 };
+  static xt_frozen nodes[N];
+  static struct {
+    uintptr_t start;
+    size_t size;
+    bool on;
+  } plain[N];
+  unsigned seed = 1;
+  for (int step = 0; step < 20000; step++) {
+    int i = rand_r(&seed) % N;
+    if (plain[i].on) {
+      xt_frozen_remove(&nodes[i]);
+      plain[i].on = false;
+    } else {
+      plain[i].start = 1000 + (uintptr_t)rand_r(&seed) % 5000;
+      plain[i].size = (size_t)(rand_r(&seed) % 40);
+      plain[i].on = plain[i].size > 0;
+      xt_frozen_add(&nodes[i], (void *)plain[i].start, plain[i].size);
+    }
+    uintptr_t start = 900 + (uintptr_t)rand_r(&seed) % 5200;
+    size_t size = (size_t)(rand_r(&seed) % 20);
+    bool expected = false;
+    for (int k = 0; k < N; k++)
+      expected |= plain[k].on && size && plain[k].start < start + size && start < plain[k].start + plain[k].size;
+    CHECK(xt_frozen_overlaps((void *)start, size) == expected);
+  }
+  for (int i = 0; i < N; i++) xt_frozen_remove(&nodes[i]);
+  CHECK(!xt_frozen_overlaps((void *)1, 1 << 20));
+}
+
+static void arena(void) {
+  xt_arena pieces = {NULL};
+  for (size_t size = 0; size < 20000; size += 37) {
+    char *piece = xt_arena_alloc(&pieces, 1, size);
+    CHECK(piece && (uintptr_t)piece % _Alignof(max_align_t) == 0);
+    for (size_t i = 0; i < size; i++) CHECK(piece[i] == 0);
+    memset(piece, 1, size);
+  }
+  CHECK(!strcmp(xt_arena_text(&pieces, "hello", 4), "hell"));
+  CHECK(!xt_arena_alloc(&pieces, SIZE_MAX / 2, 3) && !xt_arena_text(&pieces, "", SIZE_MAX));
+  xt_arena_free(&pieces);
+  xt_arena_free(&pieces);
+}
+
+static void suggest(void) {
+  CHECK(xt_suggest_distance("", "") == 0 && xt_suggest_distance("abc", "") == 3);
+  CHECK(xt_suggest_distance("matmul", "matmull") == 1 && xt_suggest_distance("recieve", "receive") == 1);
+  CHECK(xt_suggest_distance("kitten", "sitting") == 3);
+  char longer[200];
+  memset(longer, 'x', sizeof longer - 1);
+  longer[sizeof longer - 1] = 0;
+  CHECK(xt_suggest_distance(longer, longer) == 0);
+}
+
+static void probe(void) {
+  char *page = mmap(NULL, 3 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(page != MAP_FAILED);
+  CHECK(xt_probe_readable(page, 3 * 4096) && xt_probe_readable(page + 1, 1) && xt_probe_readable(NULL, 0));
+  CHECK(!munmap(page + 4096, 4096));
+  CHECK(!xt_probe_readable(page, 3 * 4096) && !xt_probe_readable(page, 4097) && xt_probe_readable(page, 4096));
+  CHECK(!mprotect(page, 4096, PROT_NONE) && !xt_probe_readable(page, 1));
+  CHECK(!xt_probe_readable(NULL, 1) && !xt_probe_readable((void *)(UINTPTR_MAX - 3), 100));
+  munmap(page, 4096);
+  munmap(page + 8192, 4096);
+}
+
+static void calls(void) {
+  CHECK(xt_calls_enter());
+  xt_calls_leave();
+  xt_calls_guard_exit();
+}
+
+int main(void) {
+  void (*const tests[])(void) = {errors, dtypes, elements, memory, reaper, frozen, arena, suggest, probe, calls};
+  size_t count = sizeof tests / sizeof *tests;
+  for (size_t i = 0; i < count; i++) tests[i]();
+  printf("core: %zu passed, 0 failed\n", count);
+  return 0;
+}

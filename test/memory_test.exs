@@ -1,0 +1,144 @@
+defmodule ExTorch.MemoryTest do
+  use ExTorch.Case
+  doctest ExTorch.Memory
+
+  @mib 1024 * 1024
+
+  defp rss do
+    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
+    String.to_integer(kb) * 1024
+  end
+
+  test "counters follow tensors, views and temporaries" do
+    before = Memory.live()
+    t = ExTorch.zeros({256, 1024})
+    assert Memory.live().bytes - before.bytes == @mib
+    view = Tensor.transpose(t)
+    assert Memory.live().tensors - before.tensors == 2
+    assert Memory.live().bytes - before.bytes == @mib
+    Tensor.release(t)
+    Memory.collect()
+    assert Memory.live().bytes - before.bytes == @mib
+    Tensor.release(view)
+    assert_live(before)
+  end
+
+  test "garbage-collected tensors are freed" do
+    before = Memory.live()
+    assert aside(fn -> length(for _ <- 1..100, do: ExTorch.zeros({1000})) end) == 100
+    assert_live(before)
+  end
+
+  @tag :no_asan
+  @tag timeout: 300_000
+  test "a process that makes and drops 1,000 tensors of 64 MiB stays small" do
+    peak =
+      aside(fn ->
+        Enum.reduce(1..1000, 0, fn _, peak ->
+          ExTorch.ones({16 * @mib}, dtype: :float32)
+          max(peak, rss())
+        end)
+      end)
+
+    assert peak < 2 * 1024 * @mib
+  end
+
+  test "over the budget garbage is collected, then the call is refused" do
+    budget = Memory.budget()
+    live = Memory.live().bytes
+    Memory.set_budget(live + 16 * @mib)
+
+    try do
+      # dropped tensors make room
+      for _ <- 1..20, do: ExTorch.zeros({6 * @mib}, dtype: :uint8)
+      kept = for _ <- 1..2, do: ExTorch.zeros({6 * @mib}, dtype: :uint8)
+      assert reason(fn -> ExTorch.zeros({6 * @mib}, dtype: :uint8) end) == :limit
+      # an operator's temporaries count too
+      assert reason(fn -> ExTorch.add(hd(kept), hd(kept)) end) == :limit
+      # an in-place operator needs none
+      ExTorch.op("add_", [hd(kept), 1])
+      # a binary that must be copied for its alignment
+      <<_, odd::binary>> = :binary.copy(<<1>>, 8 * @mib + 1)
+      assert reason(fn -> Tensor.from_binary(odd, {@mib}, :float64) end) == :limit
+      assert length(kept) == 2
+    after
+      Memory.set_budget(budget)
+    end
+  end
+
+  test "a tensor that no machine can hold is an error" do
+    budget = Memory.budget()
+    Memory.set_budget(:infinity)
+
+    try do
+      assert reason(fn -> ExTorch.empty({2 ** 50}) end) == :no_memory
+      assert reason(fn -> ExTorch.empty({2 ** 62, 4}) end) in [:no_memory, :torch]
+    after
+      Memory.set_budget(budget)
+    end
+  end
+
+  test "a process killed inside a NIF leaves nothing" do
+    before = Memory.live()
+
+    for _ <- 1..20 do
+      pid =
+        spawn(fn ->
+          a = ExTorch.rand({400, 400})
+          Enum.reduce(1..10_000, a, fn _, x -> ExTorch.matmul(x, a) end)
+        end)
+
+      Process.sleep(Enum.random(1..10))
+      Process.exit(pid, :kill)
+    end
+
+    assert_live(before)
+  end
+
+  test "2,000 processes at once" do
+    before = Memory.live()
+    shared = ExTorch.arange(100)
+
+    results =
+      1..2000
+      |> Enum.map(fn i ->
+        Task.async(fn ->
+          t = ExTorch.full({100}, i)
+          ExTorch.op("item", [ExTorch.sum(ExTorch.add(t, shared))])
+        end)
+      end)
+      |> Task.await_many(60_000)
+
+    assert results == for(i <- 1..2000, do: 100 * i + 4950)
+    Tensor.release(shared)
+    assert_live(before)
+  end
+
+  test "release races use" do
+    for _ <- 1..200 do
+      t = ExTorch.ones({1000})
+
+      users =
+        for _ <- 1..4 do
+          Task.async(fn ->
+            for _ <- 1..10, do: reason(fn -> ExTorch.sum(t) end)
+          end)
+        end
+
+      Tensor.release(t)
+
+      assert users
+             |> Task.await_many()
+             |> List.flatten()
+             |> Enum.all?(&(&1 in [:none, :released]))
+    end
+  end
+
+  test "the reaper's thread frees, whoever drops" do
+    before = Memory.live()
+    pids = for _ <- 1..8, do: spawn(fn -> for _ <- 1..500, do: ExTorch.zeros({64}) end)
+    refs = Enum.map(pids, &Process.monitor/1)
+    for ref <- refs, do: assert_receive({:DOWN, ^ref, _, _, _}, 10_000)
+    assert_live(before)
+  end
+end

@@ -1,0 +1,229 @@
+defmodule ExTorch.OpTest do
+  use ExTorch.Case
+  doctest ExTorch
+
+  # One set of inputs, written twice.
+  @python """
+  a = torch.arange(12, dtype=torch.float32).reshape(3, 4) / 7 - 0.5
+  b = torch.arange(12, dtype=torch.float32).reshape(4, 3) / 5 - 1
+  c = torch.tensor([[3, 1, 2], [9, 7, 8]])
+  z = torch.tensor([1 + 2j, -3.5j])
+  img = torch.arange(72, dtype=torch.float32).reshape(1, 2, 6, 6) / 10
+  ker = torch.arange(36, dtype=torch.float32).reshape(2, 2, 3, 3) / 10
+  """
+
+  defp inputs do
+    %{
+      a:
+        ExTorch.arange(12, dtype: :float32)
+        |> Tensor.reshape({3, 4})
+        |> ExTorch.div(7)
+        |> ExTorch.sub(0.5),
+      b:
+        ExTorch.arange(12, dtype: :float32)
+        |> Tensor.reshape({4, 3})
+        |> ExTorch.div(5)
+        |> ExTorch.sub(1),
+      c: ExTorch.tensor([[3, 1, 2], [9, 7, 8]]),
+      z:
+        ExTorch.tensor([
+          %ExTorch.Python.Complex{re: 1, im: 2},
+          %ExTorch.Python.Complex{re: 0, im: -3.5}
+        ]),
+      img: ExTorch.arange(72, dtype: :float32) |> Tensor.reshape({1, 2, 6, 6}) |> ExTorch.div(10),
+      ker: ExTorch.arange(36, dtype: :float32) |> Tensor.reshape({2, 2, 3, 3}) |> ExTorch.div(10)
+    }
+  end
+
+  defp cases do
+    %{a: a, b: b, c: c, z: z, img: img, ker: ker} = inputs()
+    op = &ExTorch.op/2
+
+    [
+      {"torch.addmm(torch.ones(3, 3), a, b, alpha=0.5)",
+       fn -> ExTorch.op("aten::addmm", [ExTorch.ones({3, 3}), a, b], alpha: 0.5) end},
+      {"tuple(torch.topk(a, 2))", fn -> op.("topk", [a, 2]) end},
+      {"torch.einsum('ij,jk->ik', a, b)", fn -> op.("einsum", ["ij,jk->ik", [a, b]]) end},
+      {"a + 2", fn -> ExTorch.add(a, 2) end},
+      {"torch.add(a, a, alpha=3)", fn -> ExTorch.op("add", [a, a], alpha: 3) end},
+      {"a.add(2.5)", fn -> op.("add", [a, 2.5]) end},
+      {"c / 2", fn -> ExTorch.div(c, 2) end},
+      {"torch.div(c, 2, rounding_mode='floor')",
+       fn -> ExTorch.op("div", [c, 2], rounding_mode: "floor") end},
+      {"2 ** a", fn -> ExTorch.pow(2, a) end},
+      {"a ** 2", fn -> ExTorch.pow(a, 2) end},
+      {"a @ b", fn -> ExTorch.matmul(a, b) end},
+      {"a.sum()", fn -> ExTorch.sum(a) end},
+      {"a.sum(1)", fn -> op.("sum", [a, 1]) end},
+      {"a.sum((0, 1), keepdim=True)", fn -> ExTorch.sum(a, dim: [0, 1], keepdim: true) end},
+      {"c.sum(dtype=torch.float64)", fn -> ExTorch.sum(c, dtype: :float64) end},
+      {"a.mean(0)", fn -> ExTorch.mean(a, dim: 0) end},
+      {"c.prod()", fn -> ExTorch.prod(c) end},
+      {"tuple(c.max(1))", fn -> op.("max", [c, 1]) end},
+      {"torch.max(c, c * 0 + 5)", fn -> op.("max", [c, ExTorch.full({2, 3}, 5)]) end},
+      {"c.amin()", fn -> ExTorch.min(c) end},
+      {"c.argmax(1)", fn -> ExTorch.argmax(c, dim: 1) end},
+      {"a.std()", fn -> op.("std", [a]) end},
+      {"a.var(0)", fn -> op.("var", [a, [0]]) end},
+      {"tuple(torch.sort(c, descending=True))",
+       fn -> ExTorch.op("sort", [c], descending: true) end},
+      {"torch.where(a > 0, a, 0)", fn -> op.("where", [ExTorch.gt(a, 0), a, 0]) end},
+      {"a.clamp(-0.2, 0.3)", fn -> op.("clamp", [a, -0.2, 0.3]) end},
+      {"a.clamp(max=0.1)", fn -> ExTorch.op("clamp", [a], max: 0.1) end},
+      {"torch.softmax(a, 1)", fn -> ExTorch.softmax(a, 1) end},
+      {"torch.nn.functional.gelu(a)", fn -> op.("gelu", [a]) end},
+      {"torch.nn.functional.layer_norm(a, (4,))", fn -> op.("layer_norm", [a, {4}]) end},
+      {"torch.conv2d(img, ker, padding=1)",
+       fn -> ExTorch.op("conv2d", [img, ker], padding: 1) end},
+      {"torch.conv2d(img, ker, stride=(2, 1))",
+       fn -> ExTorch.op("conv2d", [img, ker], stride: [2, 1]) end},
+      {"torch.max_pool2d(img, 2)", fn -> op.("max_pool2d", [img, 2]) end},
+      {"torch.cat([a, a], 1)", fn -> ExTorch.cat([a, a], 1) end},
+      {"torch.stack([a, a])", fn -> ExTorch.stack([a, a]) end},
+      {"list(torch.split(a, 2))", fn -> op.("split", [a, 2]) end},
+      {"a[torch.tensor([2, 0])]", fn -> op.("index", [a, [ExTorch.tensor([2, 0])]]) end},
+      {"a[:, torch.tensor([1])]", fn -> op.("index", [a, [nil, ExTorch.tensor([1])]]) end},
+      {"torch.gather(c, 1, torch.tensor([[0], [2]]))",
+       fn -> op.("gather", [c, 1, ExTorch.tensor([[0], [2]])]) end},
+      {"torch.cumsum(c, 1)", fn -> op.("cumsum", [c, 1]) end},
+      {"torch.linalg.inv(a @ a.T + torch.eye(3))",
+       fn ->
+         op.("linalg_inv", [ExTorch.add(ExTorch.matmul(a, Tensor.transpose(a)), op.("eye", [3]))])
+       end},
+      {"tuple(torch.linalg.qr(b))", fn -> op.("linalg_qr", [b]) end},
+      {"z * 2j", fn -> ExTorch.mul(z, %ExTorch.Python.Complex{re: 0, im: 2}) end},
+      {"z.abs()", fn -> ExTorch.abs(z) end},
+      {"z.conj()", fn -> op.("conj", [z]) end},
+      {"torch.view_as_real(z)", fn -> op.("view_as_real", [z]) end},
+      {"torch.full((2,), float('inf'))", fn -> op.("full", [[2], :infinity]) end},
+      {"a.norm()", fn -> op.("norm", [a]) end},
+      {"torch.bitwise_and(c, 6)", fn -> op.("bitwise_and", [c, 6]) end},
+      {"a.flip(0)", fn -> op.("flip", [a, [0]]) end},
+      {"torch.tril(b)", fn -> op.("tril", [b]) end},
+      {"torch.embedding(b, c % 4)", fn -> op.("embedding", [b, ExTorch.remainder(c, 4)]) end},
+      {"torch.quantize_per_tensor(a, 0.1, 3, torch.quint8).dequantize()",
+       fn -> op.("dequantize", [op.("quantize_per_tensor", [a, 0.1, 3, :quint8])]) end},
+      {"c.to(torch.int8)", fn -> Tensor.to(c, :int8) end},
+      {"a.stride(0)", fn -> op.("stride", [a, 0]) end},
+      {"bool(torch.is_floating_point(a))", fn -> op.("is_floating_point", [a]) end},
+      {"a[0, 1].item()", fn -> op.("item", [Tensor.slice(a, [0, 1])]) end},
+      {"torch.allclose(a, a + 1e-9)", fn -> op.("allclose", [a, ExTorch.add(a, 1.0e-9)]) end}
+    ]
+  end
+
+  defp values(%Tensor{} = tensor), do: Tensor.to_list(tensor)
+
+  defp values(results) when is_tuple(results),
+    do: results |> Tuple.to_list() |> Enum.map(&values/1) |> List.to_tuple()
+
+  defp values(results) when is_list(results), do: Enum.map(results, &values/1)
+  defp values(other), do: other
+
+  @tag :python
+  test "operators give the values of Python's torch" do
+    {expressions, funs} = Enum.unzip(cases())
+
+    for {expression, fun, expected} <-
+          Enum.zip([expressions, funs, ExTorch.Test.Python.eval!(@python, expressions)]) do
+      got = values(fun.())
+
+      assert close?(got, expected),
+             "#{expression}: #{inspect(got)}, Python has #{inspect(expected)}"
+    end
+  end
+
+  describe "a wrong call says what is wrong" do
+    test "the operator, the parameter and what it expects" do
+      t = ExTorch.ones({2, 2})
+
+      for {name, args, kwargs, message} <- [
+            {"topk", [t, "2"], [],
+             ~r/aten::topk: argument `k` expects (int|SymInt), got the string "2"/},
+            {"relu", [5], [], ~r/aten::relu: argument `self` expects Tensor, got the integer 5/},
+            {"sum", [t], [dmi: 1], ~r/aten::sum.*: has no argument `dmi`/},
+            {"matmul", [t], [], ~r/argument `other` \(Tensor\) is missing/},
+            {"relu", [t, t], [], ~r/takes at most 1 positional arguments, got 2/},
+            {"relu", [t], [self: t], ~r/argument `self` is given twice/},
+            {"aten::add.Tensor", [t, :foo], [], ~r/argument `other` expects Tensor, got :foo/},
+            {"zeros", [[2]], [dtype: :foo], ~r/argument `dtype` expects/},
+            {"zeros", [[2, 1.5]], [], ~r/argument `size` expects/},
+            {"add", [t, make_ref()], [], ~r/an argument is no tensor/},
+            {"add", [t, 2 ** 70], [], ~r/does not fit 64 bits/}
+          ] do
+        error = assert_raise Error, message, fn -> ExTorch.op(name, args, kwargs) end
+        assert error.reason == :bad_argument
+      end
+    end
+
+    test "an unknown operator or overload suggests near names" do
+      error = assert_raise Error, fn -> ExTorch.op("sofmax", []) end
+      assert error.reason == :not_found
+      assert error.message =~ ~s("softmax")
+
+      assert_raise Error, ~r/has no overload "Foo"; it has aten::add.Scalar/, fn ->
+        ExTorch.op("aten::add.Foo", [])
+      end
+
+      assert reason(fn -> ExTorch.op("", []) end) == :not_found
+      assert reason(fn -> ExTorch.op(String.duplicate("x", 1000), []) end) == :not_found
+    end
+
+    test "what LibTorch reports is short and has no backtrace" do
+      error =
+        assert_raise Error, fn -> ExTorch.matmul(ExTorch.ones({2, 3}), ExTorch.ones({2, 3})) end
+
+      assert error.reason == :torch
+      assert error.message =~ "mat1 and mat2 shapes cannot be multiplied"
+      refute error.message =~ "Exception raised"
+    end
+  end
+
+  test "unsafe operators are denied or need their full name" do
+    t = ExTorch.ones({2, 2})
+    assert reason(fn -> ExTorch.op("from_file", ["/etc/hostname"]) end) == :forbidden
+    assert reason(fn -> ExTorch.op("aten::from_file", ["/etc/hostname"]) end) == :forbidden
+    assert reason(fn -> ExTorch.op("set_", [t, t]) end) == :forbidden
+    assert reason(fn -> ExTorch.op("requires_grad_", [t]) end) == :forbidden
+    assert reason(fn -> ExTorch.op("_softmax", [t, 0, false]) end) == :forbidden
+    assert ExTorch.op("aten::_softmax", [t, 0, false]).shape == {2, 2}
+  end
+
+  test "operators that change a shape in place leave the tensor as it was" do
+    t = ExTorch.arange(6) |> Tensor.reshape({1, 6})
+    assert ExTorch.op("t_", [t]).shape == {6, 1}
+    assert ExTorch.op("squeeze_", [t]).shape == {6}
+    assert ExTorch.op("resize_", [t, [2]]).shape == {2}
+    assert {t.shape, Tensor.strides(t)} == {{1, 6}, {6, 1}}
+    assert reason(fn -> ExTorch.op("resize_", [t, [100]]) end) == :forbidden
+    assert reason(fn -> ExTorch.op("resize_as_", [t, ExTorch.zeros({100})]) end) == :forbidden
+  end
+
+  test "in-place operators are seen by every view" do
+    t = ExTorch.zeros({2, 2})
+    row = Tensor.slice(t, [0])
+    ExTorch.op("add_", [row, 3])
+    ExTorch.op("aten::add.out", [t, t], out: t)
+    assert Tensor.to_list(t) == [[6.0, 6.0], [0.0, 0.0]]
+  end
+
+  test "no gradient is recorded" do
+    t = Tensor.requires_grad(ExTorch.ones({2}), true)
+    assert ExTorch.op("is_inference", [ExTorch.mul(t, 2)])
+    refute Tensor.requires_grad(ExTorch.mul(t, 2))
+  end
+
+  test "names may be atoms, keyword arguments maps, shapes tuples" do
+    t = ExTorch.ones({2, 3})
+    assert Tensor.to_list(ExTorch.op(:sum, [t], %{"dim" => 0})) == [2.0, 2.0, 2.0]
+    assert ExTorch.op("reshape", [t, {3, 2}]).shape == {3, 2}
+    assert ExTorch.op("result_type", [t, ExTorch.tensor(1)]) == :float32
+  end
+
+  test "an argument list of any length" do
+    many = List.duplicate(ExTorch.ones({1}), 1000)
+    assert ExTorch.cat(many).shape == {1000}
+
+    assert ExTorch.op("zeros", [List.duplicate(1, 60)]).shape ==
+             List.to_tuple(List.duplicate(1, 60))
+  end
+end

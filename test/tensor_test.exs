@@ -1,0 +1,206 @@
+defmodule ExTorch.TensorTest do
+  use ExTorch.Case
+  alias ExTorch.Python.Complex
+  doctest ExTorch.Tensor
+  doctest ExTorch.Python.Complex
+
+  describe "tensor/2" do
+    test "takes numbers and nested lists" do
+      assert %Tensor{shape: {}, dtype: :int64} = ExTorch.tensor(5)
+      assert %Tensor{shape: {}, dtype: :float32} = ExTorch.tensor(:nan)
+      assert %Tensor{shape: {2}, dtype: :bool} = ExTorch.tensor([true, false])
+      assert %Tensor{shape: {1, 2, 2}, dtype: :float32} = ExTorch.tensor([[[1, 2], [3, 4.5]]])
+      assert %Tensor{shape: {2}, dtype: :int64} = ExTorch.tensor([true, 7])
+      assert %Tensor{shape: {2}, dtype: :complex64} = ExTorch.tensor([1, %Complex{re: 1, im: 2}])
+      assert %Tensor{shape: {0}, dtype: :float32} = ExTorch.tensor([])
+      assert %Tensor{shape: {2, 0}} = ExTorch.tensor([[], []])
+      assert Tensor.to_list(ExTorch.tensor([[], []])) == [[], []]
+    end
+
+    test "gives back what it was given, in every dtype that holds it" do
+      for dtype <- ~w(float64 float32 float16 bfloat16)a do
+        assert Tensor.to_list(ExTorch.tensor([[0.5, -2], [:infinity, :nan]], dtype: dtype)) ==
+                 [[0.5, -2.0], [:infinity, :nan]]
+      end
+
+      for dtype <- ~w(int64 int32 int16 int8 uint8)a do
+        assert Tensor.to_list(ExTorch.tensor([0, 1, 100], dtype: dtype)) == [0, 1, 100]
+      end
+
+      big = 0xFFFFFFFFFFFFFFFF
+
+      if ExTorch.DType.supported?(:uint64) do
+        assert Tensor.to_list(ExTorch.tensor([big], dtype: :uint64)) == [big]
+      end
+
+      assert Tensor.to_list(ExTorch.tensor([2, 0], dtype: :bool)) == [true, false]
+      numbers = for i <- 1..3000, do: i * 1.0
+      assert Tensor.to_list(ExTorch.tensor(numbers)) == numbers
+    end
+
+    test "says where a list is ragged or holds something else" do
+      for {list, message} <- [
+            {[[1, 2], [3]], "element [1] has length 1, where its neighbours have 2"},
+            {[[[1]], [[1, 2]]], "element [1][0] has length 2, where its neighbours have 1"},
+            {[1, [2]], "element [1] is a list where its neighbours are numbers"},
+            {[[1], 2], "element [1] is no list where its neighbours are lists of 1"},
+            {[1, "2"], "element [1] is no number"},
+            {[[1, :two]], "element [0][1] is no number"},
+            {[1 | 2], "the list is improper"},
+            {"abc", "is no number"}
+          ] do
+        error = assert_raise Error, fn -> ExTorch.tensor(list) end
+        assert error.reason == :bad_argument
+        assert error.message =~ message
+      end
+    end
+
+    test "refuses values that a dtype cannot hold" do
+      for {list, dtype} <-
+            [
+              {[256], :uint8},
+              {[-1], :uint8},
+              {[128], :int8},
+              {[1.5], :int32},
+              {[2 ** 70], :int64}
+            ] ++
+              [{[%Complex{re: 1, im: 1}], :float32}] do
+        assert reason(fn -> ExTorch.tensor(list, dtype: dtype) end) == :bad_argument
+      end
+
+      assert reason(fn -> ExTorch.tensor([1], dtype: :quint8) end) == :unsupported
+
+      assert_raise Error, ~r/unknown option :dtpye; there are :dtype, :device/, fn ->
+        ExTorch.tensor(1, dtpye: :int8)
+      end
+    end
+
+    test "a deep list is an error, not a deep stack" do
+      deep = Enum.reduce(1..100_000, 1, fn _, inner -> [inner] end)
+      assert reason(fn -> ExTorch.tensor(deep) end) == :bad_argument
+    end
+  end
+
+  test "makers" do
+    assert Tensor.to_list(ExTorch.ones({2})) == [1.0, 1.0]
+    assert Tensor.to_list(ExTorch.arange(3)) == [0, 1, 2]
+    assert Tensor.to_list(ExTorch.arange(3, dtype: :float64)) == [0.0, 1.0, 2.0]
+    assert Tensor.to_list(ExTorch.full({}, true)) == true
+    ExTorch.manual_seed(7)
+    a = ExTorch.rand({5})
+    ExTorch.manual_seed(7)
+    assert Tensor.equal?(a, ExTorch.rand({5}))
+    assert ExTorch.randn([2, 2], dtype: :double).dtype == :float64
+  end
+
+  test "to/2" do
+    t = ExTorch.tensor([1, 2])
+    assert Tensor.to(t, :double).dtype == :float64
+    assert Tensor.to(t, {:f, 16}).dtype == :float16
+    assert Tensor.to(t, :meta).device == :meta
+    assert Blob.to_blob(Tensor.to(t, :int64)).ptr == Blob.to_blob(t).ptr
+    assert Blob.to_blob(Tensor.to(t, dtype: :int64, copy: true)).ptr != Blob.to_blob(t).ptr
+    assert reason(fn -> Tensor.to(t, speed: :high) end) == :bad_argument
+    assert reason(fn -> Tensor.to(t, :nope) end) == :bad_argument
+  end
+
+  test "reshape, transpose and slice are views" do
+    t = Tensor.reshape(ExTorch.arange(24), {2, 3, 4})
+    ptr = Blob.to_blob(t).ptr
+    assert Blob.to_blob(Tensor.transpose(t, 0, 2)).ptr == ptr
+    assert Tensor.strides(Tensor.transpose(t, 0, 2)) == {1, 4, 12}
+    assert Blob.to_blob(Tensor.slice(t, 1, 1..2)).ptr == ptr + 4 * 8
+    assert Tensor.to_list(Tensor.slice(t, [1, :all, 1..-1//2])) == [[13, 15], [17, 19], [21, 23]]
+    assert Tensor.slice(t, 2, 3..2//1).shape == {2, 3, 0}
+    assert reason(fn -> Tensor.slice(t, 3, 0..1) end) == :bad_argument
+    assert reason(fn -> Tensor.slice(t, 0, 2..0//-1) end) == :bad_argument
+    assert reason(fn -> Tensor.reshape(t, {5, 5}) end) == :torch
+    assert reason(fn -> Tensor.reshape(t, {:a}) end) == :bad_argument
+  end
+
+  test "equal?" do
+    nan = ExTorch.tensor([:nan])
+    refute Tensor.equal?(nan, nan)
+    assert Tensor.equal?(ExTorch.tensor([[1, 2]]), Tensor.transpose(ExTorch.tensor([[1], [2]])))
+    refute Tensor.equal?(ExTorch.tensor([1]), ExTorch.tensor([[1]]))
+    sparse = ExTorch.op("to_sparse", [ExTorch.tensor([0.0, 1.0])])
+    assert Tensor.equal?(sparse, ExTorch.tensor([0.0, 1.0]))
+
+    for dtype <- ExTorch.DType.names(),
+        ExTorch.DType.kind(dtype) in [:float, :uint, :complex],
+        ExTorch.DType.supported?(dtype) do
+      a = Tensor.from_binary(:binary.copy(<<64>>, 2 * ExTorch.DType.size(dtype)), {2}, dtype)
+      assert Tensor.equal?(a, Tensor.clone(a)), "#{dtype}"
+    end
+  end
+
+  test "a sparse or nested tensor has values but no strides" do
+    sparse = ExTorch.op("to_sparse", [ExTorch.tensor([[0.0, 3.0]])])
+    assert Tensor.strides(sparse) == nil
+    assert Tensor.to_list(sparse) == [[0.0, 3.0]]
+    assert reason(fn -> Tensor.to_binary(sparse) end) == :unsupported
+    assert reason(fn -> Blob.to_blob(sparse) end) == :unsupported
+  end
+
+  test "a released tensor is refused everywhere, and releasing again is fine" do
+    t = ExTorch.tensor([1, 2])
+    view = Tensor.slice(t, 0, 0..0)
+    binary = Tensor.to_binary(t)
+    blob = Blob.to_blob(t)
+    assert Tensor.release(t) == :ok
+    assert Tensor.release(t) == :ok
+
+    for fun <- [
+          fn -> Tensor.to_list(t) end,
+          fn -> Tensor.to_binary(t) end,
+          fn -> Tensor.strides(t) end,
+          fn -> Tensor.equal?(t, t) end,
+          fn -> Tensor.equal?(view, t) end,
+          fn -> Tensor.requires_grad(t) end,
+          fn -> Tensor.requires_grad(t, true) end,
+          fn -> ExTorch.add(view, t) end,
+          fn -> ExTorch.cat([view, t]) end,
+          fn -> Blob.to_blob(t) end,
+          fn -> Blob.from_blob(%{blob | owner: t}) end
+        ] do
+      assert reason(fun) == :released
+    end
+
+    assert Tensor.to_list(view) == [1]
+    assert binary == <<1::64-native, 2::64-native>>
+    assert Tensor.to_list(Blob.from_blob(blob)) == [1, 2]
+    assert inspect(t) == "#ExTorch.Tensor<int64[2] cpu (released)>"
+  end
+
+  test "a struct whose fields lie does not mislead" do
+    t = %{ExTorch.tensor([1, 2]) | shape: {1_000_000}, dtype: :float64}
+    assert Tensor.to_list(t) == [1, 2]
+    assert Tensor.to_binary(t) == <<1::64-native, 2::64-native>>
+  end
+
+  describe "inspect" do
+    test "shows values, shape, dtype and device" do
+      assert inspect(ExTorch.tensor([[1, 2]], dtype: :int8)) ==
+               "#ExTorch.Tensor<\n  int8[1][2] cpu\n  [\n    [1, 2]\n  ]\n>"
+
+      assert inspect(ExTorch.tensor(2.5)) == "#ExTorch.Tensor<\n  float32 cpu\n  2.5\n>"
+
+      assert inspect(ExTorch.zeros({2}, device: :meta)) ==
+               "#ExTorch.Tensor<float32[2] meta (no values)>"
+
+      assert inspect(ExTorch.op("to_sparse", [ExTorch.zeros({2, 2})])) ==
+               "#ExTorch.Tensor<float32[2][2] cpu (sparse)>"
+    end
+
+    test "is a few lines for any size and honours the limit" do
+      large = ExTorch.zeros({1000, 1000, 10})
+      before = Memory.live().bytes
+      assert length(String.split(inspect(large), "\n")) < 30
+      assert Memory.live().bytes - before < 100_000
+      assert inspect(ExTorch.arange(1000), limit: 3) =~ "[0, 1, 2, ...]"
+      assert inspect(ExTorch.arange(100), limit: :infinity) =~ "99]"
+      refute inspect(ExTorch.arange(100), limit: :infinity) =~ "..."
+      assert inspect(ExTorch.zeros({0, 3})) =~ "float32[0][3]"
+    end
+  end
+end
