@@ -56,7 +56,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all demo test check matrix bench clean format setup-build setup-test setup-check
+.PHONY: all demo test check matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Which objects the libraries were linked from: another variant (SAN=asan) links them again.
@@ -98,12 +98,15 @@ $(BUILD)/%.flags: always
 # ---- Jobs ----
 
 # Without Hex the same mix.exs has no Hex dependency, and make has built the NIF before mix runs.
-HEX := $(if $(EXTORCH_HEX),$(EXTORCH_HEX),$(shell ls -d $${MIX_HOME:-$$HOME/.mix}/archives/hex-* >/dev/null 2>&1 && mix deps >/dev/null 2>&1 && [ -d deps/elixir_make ] && echo 1 || echo 0))
+HEX = $(if $(EXTORCH_HEX),$(EXTORCH_HEX),$(shell ls -d $${MIX_HOME:-$$HOME/.mix}/archives/hex-* >/dev/null 2>&1 && mix deps >/dev/null 2>&1 && [ -d deps/elixir_make ] && echo 1 || echo 0))
 NX_LIBS := $(if $(EXTORCH_NX_PATH),ERL_LIBS=$(EXTORCH_NX_PATH))
 MIX = EXTORCH_HEX=$(HEX) $(NX_LIBS) mix
 WARNINGS_AS_ERRORS = $(if $(WERROR),--warnings-as-errors)
 
-setup-%:
+# Static: make looks for no pattern rule when a target is phony.
+SETUPS := setup-build setup-test setup-check setup-matrix
+.PHONY: $(SETUPS)
+$(SETUPS): setup-%:
 	@scripts/setup.sh $*
 
 demo: setup-build

@@ -96,8 +96,9 @@ defmodule ExTorch do
   @doc """
   The version of the linked LibTorch and the number of threads it uses inside an operator.
 
-      iex> Map.keys(ExTorch.info())
-      [:num_threads, :version]
+      iex> %{version: version, num_threads: threads} = ExTorch.info()
+      iex> is_binary(version) and threads > 0
+      true
   """
   @spec info() :: %{version: String.t(), num_threads: pos_integer()}
   def info do

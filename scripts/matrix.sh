@@ -54,7 +54,7 @@ for suite; do
     echo "$suite: make test (log: $log)"
     if inside "$root" 'cd /extorch && WERROR=1 make test' >"$log" 2>&1; then result=green; fi
     found=$(inside "$root" "$versions" || true)
-    tests=$(grep -E '^[0-9]+ (doctests?|propert|tests?)|^[0-9]+ tests?,|doctests?, .*tests?,' "$log" | tail -n 1)
+    tests=$(grep -E "^[0-9]+ (doctest|test|propert)|^Result: " "$log" | tail -n 1 || true)
   else
     found=$'-\t-\t-\t' tests="no root: see $cache/$suite.debootstrap.log"
   fi

@@ -20,7 +20,6 @@ need() { # need PACKAGES WORDS TEST…
   wanted+=("$words")
 }
 
-has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
 has_erl_nif() {
   local root
   [ -n "${ERTS_INCLUDE_DIR:-}" ] && [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ] && return
@@ -37,7 +36,6 @@ case $job in
     need elixir "Elixir 1.14 or newer, with OTP 25 or newer" command -v elixir
     need "erlang-ssl erlang-inets" "Erlang/OTP's ssl and inets applications" has_otp
     need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
-    need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     need libtorch-dev "LibTorch 1.13 or newer (LIBTORCH_DIR, or a Python with torch)" has_torch
     ;;
 esac

@@ -4,8 +4,8 @@ defimpl Inspect, for: ExTorch.Tensor do
 
   alias ExTorch.{Memory, Native, Tensor}
 
-  # Of every dimension but the last; the last is cut by `limit`.
-  @rows 6
+  # Of all dimensions but the last together; `limit` cuts the elements.
+  @rows 8
 
   def inspect(tensor, opts) do
     head = [
@@ -50,29 +50,28 @@ defimpl Inspect, for: ExTorch.Tensor do
     end
   end
 
-  # Cuts every dimension to what will be shown, as views.
+  # Cuts every dimension to what will be shown, as views: the last by the elements that are left, the others also by
+  # the rows that are.
   defp corner(tensor, limit, all?) do
-    rank = tuple_size(tensor.shape)
+    dims = tensor.shape |> Tuple.to_list() |> Enum.with_index() |> Enum.reverse()
+    rows = if all?, do: limit, else: @rows
 
-    Enum.reduce_while(
-      Enum.reverse(Enum.with_index(Tuple.to_list(tensor.shape))),
-      {:ok, tensor, limit},
-      fn
-        {size, dim}, {:ok, view, left} ->
-          shown =
-            if all?,
-              do: size,
-              else: Enum.min([size, max(left, 1), if(dim == rank - 1, do: left, else: @rows)])
+    Enum.reduce_while(dims, {tensor, limit, :last}, fn {size, dim}, {view, elements, rows_left} ->
+      room = if rows_left == :last, do: elements, else: min(elements, rows_left)
+      shown = min(size, max(room, 1))
 
-          case cut(view, dim, size, shown) do
-            {:ok, cut} -> {:cont, {:ok, cut, div(left, max(shown, 1))}}
-            {:error, error} -> {:halt, {:error, error}}
-          end
+      case cut(view, dim, size, shown) do
+        {:ok, view} ->
+          rows_left = if rows_left == :last, do: rows, else: div(rows_left, max(shown, 1))
+          {:cont, {view, div(elements, max(shown, 1)), rows_left}}
+
+        {:error, error} ->
+          {:halt, {:error, error}}
       end
-    )
+    end)
     |> case do
-      {:ok, view, _} -> {:ok, view}
       {:error, error} -> {:error, error}
+      {view, _, _} -> {:ok, view}
     end
   end
 
