@@ -56,7 +56,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all demo test check matrix bench clean format
+.PHONY: all example demo test check matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Which objects the libraries were linked from: another variant (SAN=asan) links them again.
@@ -84,6 +84,12 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	@echo "CXX $(notdir $<)"
 	@mkdir -p $(@D)
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
+
+# Another NIF library, for the tests.
+example: $(BUILD)/example_nif.so
+$(BUILD)/example_nif.so: test/c/example_nif.c c_src/include/extorch.h $(BUILD)/c.flags
+	@echo " CC $(notdir $@)"
+	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -shared $< $(LDFLAGS) -o $@
 
 FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
@@ -114,7 +120,7 @@ demo: setup-build
 	@$(MIX) run --no-deps-check scripts/demo.exs
 
 test: setup-test
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all example
 	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
 	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)
 

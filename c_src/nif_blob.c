@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/lease.h"
 #include "core/probe.h"
 #include "nif_table.h"
 #include "nif_tensor.h"
@@ -29,16 +30,6 @@ bool xt_blob_load(ErlNifEnv *env) {
   return owner_type != NULL;
 }
 
-static xt_status check_plain(const xt_tensor_info *info, xt_error *error) {
-  if (info->plain) return XT_STATUS_ok;
-  const char *why = "is not plain memory";
-  if (info->device.type == XT_DEVICE_META) why = "has no memory: it is a meta tensor";
-  else if (!info->strided) why = "is sparse: hand over its values and indices, or use \"to_dense\"";
-  else if (xt_dtype_get(info->dtype)->kind == XT_KIND_QUANT) why = "is quantized: use \"int_repr\" or \"dequantize\"";
-  else why = "is a conj or neg view, whose bytes are not its values: use \"resolve_conj\" or \"resolve_neg\"";
-  return xt_error_set(error, XT_STATUS_unsupported, "this tensor cannot become a blob: it %s", why);
-}
-
 /* blob_to(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
@@ -49,7 +40,7 @@ ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
-  if (status == XT_STATUS_ok) status = check_plain(&info, &error);
+  if (status == XT_STATUS_ok) status = xt_tensor_check_plain(&info, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_share(resource->handle, &handle, &error);
   xt_tensor_done(resource);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
@@ -181,4 +172,33 @@ ERL_NIF_TERM xt_nif_blob_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
   if (status != XT_STATUS_ok) xt_pin_release(pin);
   return xt_return_tensor(env, status, tensor, &error);
+}
+
+/* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     the memory stays until lease_end(address) */
+ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_tensor *handle = NULL;
+  xt_tensor_info info;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
+  if (status == XT_STATUS_ok) status = xt_tensor_check_plain(&info, &error);
+  if (status == XT_STATUS_ok) status = xt_torch->tensor_share(resource->handle, &handle, &error);
+  xt_tensor_done(resource);
+  if (status == XT_STATUS_ok && !xt_lease_keep(info.data, &handle->reapable)) {
+    xt_reaper_push(&handle->reapable);
+    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
+  }
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)info.data));
+}
+
+/* lease_end(address) :: boolean     false: there is no such lease */
+ERL_NIF_TERM xt_nif_lease_end(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifUInt64 address;
+  (void)argc;
+  if (!enif_get_uint64(env, argv[0], &address)) return enif_make_badarg(env);
+  return xt_make_bool(xt_lease_end((void *)(uintptr_t)address));
 }

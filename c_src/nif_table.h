@@ -35,7 +35,9 @@
   X(tensor_with_requires_grad, 2, XT_BRIEF) \
   X(tensor_release, 1, XT_BRIEF)            \
   X(blob_to, 1, XT_BRIEF)                   \
-  X(blob_from, 3, XT_BRIEF)
+  X(blob_from, 3, XT_BRIEF)                 \
+  X(lease_keep, 1, XT_BRIEF)                \
+  X(lease_end, 1, XT_BRIEF)
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);

@@ -2,6 +2,7 @@
 
 #include "core/calls.h"
 #include "core/memory.h"
+#include "export.h"
 #include "nif_table.h"
 #include "term.h"
 
@@ -18,8 +19,8 @@ static void tensor_destroyed(ErlNifEnv *env, void *object) {
 }
 
 bool xt_tensor_load(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = tensor_destroyed};
-  tensor_type = enif_open_resource_type_x(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
+  ErlNifResourceTypeInit init = {.dtor = tensor_destroyed, .members = 4, .dyncall = xt_export_tensor};
+  tensor_type = enif_init_resource_type(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
   return tensor_type != NULL;
 }
 
@@ -68,6 +69,16 @@ ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handl
   ERL_NIF_TERM tensor;
   if (status == XT_STATUS_ok) status = xt_make_tensor(env, handle, &tensor, error);
   return status == XT_STATUS_ok ? xt_make_ok(env, tensor) : xt_make_error(env, error);
+}
+
+xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
+  if (info->plain) return XT_STATUS_ok;
+  const char *why = "is not plain memory";
+  if (info->device.type == XT_DEVICE_META) why = "has no memory: it is a meta tensor";
+  else if (!info->strided) why = "is sparse: hand over its values and indices, or use \"to_dense\"";
+  else if (xt_dtype_get(info->dtype)->kind == XT_KIND_QUANT) why = "is quantized: use \"int_repr\" or \"dequantize\"";
+  else why = "is a conj or neg view, whose bytes are not its values: use \"resolve_conj\" or \"resolve_neg\"";
+  return xt_error_set(error, XT_STATUS_unsupported, "this tensor's memory cannot be handed out: it %s", why);
 }
 
 /* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil: the layout has no strides */

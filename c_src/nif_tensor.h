@@ -34,6 +34,9 @@ void xt_tensor_done(xt_tensor_resource *resource);
 /* A %Tensor{} around the handle, which is taken over in any case. */
 xt_status xt_make_tensor(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out, xt_error *error);
 
+/* Is it memory that can be handed out? If not, the error says what to do instead. */
+xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error);
+
 /* The usual ending of a NIF that made a tensor: {:ok, tensor, bytes} or the error. */
 ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error);
 

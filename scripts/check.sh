@@ -30,7 +30,7 @@ done
 
 # The sanitized libraries go where mix looks for them, and the ordinary ones come back whatever happens.
 step "ExUnit under ASan and UBSan"
-make --no-print-directory SAN=asan
+make --no-print-directory SAN=asan all example
 trap 'make --no-print-directory >/dev/null' EXIT
 # +Mea min: every enif_alloc becomes a malloc of its own, so that an overflow of it is seen.
 EXTORCH_ASAN=1 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so) ELIXIR_ERL_OPTIONS="+Mea min" \

@@ -116,4 +116,10 @@ defmodule ExTorch.Native do
 
   @spec blob_from(map(), term(), boolean()) :: result(ExTorch.Tensor.t())
   def blob_from(_info, _owner, _validate), do: :erlang.nif_error(:not_loaded)
+
+  @spec lease_keep(ExTorch.Tensor.t()) :: result(non_neg_integer())
+  def lease_keep(_tensor), do: :erlang.nif_error(:not_loaded)
+
+  @spec lease_end(non_neg_integer()) :: boolean()
+  def lease_end(_address), do: :erlang.nif_error(:not_loaded)
 end

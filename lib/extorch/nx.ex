@@ -1,0 +1,219 @@
+if Code.ensure_loaded?(Nx) do
+  defmodule ExTorch.Nx do
+    @moduledoc """
+    Tensors to and from Nx, sharing memory where the backend allows it. Compiled where Nx is a dependency.
+
+        ExTorch.tensor([[1.0, 2.0]]) |> ExTorch.Nx.to_nx() |> Nx.add(1) |> ExTorch.Nx.from_nx()
+
+    | backend | `to_nx/2` | `from_nx/1` |
+    |---|---|---|
+    | `Nx.BinaryBackend` | no copy: the binary is `ExTorch.Tensor.to_binary/1` | no copy, frozen |
+    | `Torchx.Backend`, or any with `Nx.from_pointer/5`, on the same device | no copy, under a lease | no copy, the Nx tensor is pinned |
+    | `EXLA.Backend` and others | through the same binary: what the backend makes of it | through its pointer or a binary |
+
+    A tensor that is not contiguous is copied once. Both functions take nested containers: maps, lists, tuples and
+    structs that implement `Nx.Container`.
+
+    ## Leases
+
+    A backend that is given a pointer cannot keep the memory behind it alive. So ExTorch keeps it, until you say that the
+    Nx tensor is no longer used:
+
+        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend)
+        …
+        ExTorch.Nx.release(x)
+
+    What is never released is kept for the life of the node, which is safe. `lease: false` copies instead.
+    """
+
+    alias ExTorch.{DType, Error, Memory, Native, Tensor}
+
+    @type container :: term()
+
+    @doc """
+    An Nx tensor over a tensor's memory, or a container of them.
+
+    Options: `:backend` (`Nx.default_backend/0` when left out), `:names` of the axes (for one tensor), `:lease` (`true`;
+    `false` copies where a lease would be needed). Booleans become `{:u, 8}`. A dtype that Nx does not have is
+    `:unsupported`.
+    """
+    @spec to_nx(Tensor.t() | container(), keyword()) :: Nx.Tensor.t() | container()
+    def to_nx(tensor_or_container, opts \\ []) do
+      case Keyword.validate(opts, [:backend, :names, lease: true]) do
+        {:ok, opts} -> traverse(tensor_or_container, Tensor, &convert(&1, opts))
+        {:error, keys} -> raise Error.new(:bad_argument, "to_nx has no option #{inspect(keys)}")
+      end
+    end
+
+    @doc """
+    A tensor over the memory of an Nx tensor, or a container of them. Vectorized axes become leading dimensions.
+    """
+    @spec from_nx(Nx.Tensor.t() | container()) :: Tensor.t() | container()
+    def from_nx(nx_or_container) do
+      traverse(nx_or_container, Nx.Tensor, fn nx -> nx |> Nx.devectorize() |> take() end)
+    end
+
+    @doc """
+    Ends the lease of an Nx tensor made by `to_nx/2`: it must not be used afterwards. `false` when it has none.
+    """
+    @spec release(Nx.Tensor.t()) :: boolean()
+    def release(%Nx.Tensor{} = nx) do
+      case pointer(nx) do
+        {:ok, address, _size} -> Native.lease_end(address)
+        :error -> false
+      end
+    end
+
+    # ---- To Nx ----
+
+    defp convert(tensor, opts) do
+      {backend, backend_opts} = backend(opts[:backend])
+      type = type!(tensor.dtype)
+      names = opts[:names] || List.duplicate(nil, tuple_size(tensor.shape))
+      device = backend_opts[:device] || :cpu
+
+      if opts[:lease] and pointers?(backend) and same_device?(tensor.device, device) and
+           Tensor.numel(tensor) > 0 do
+        lend(Tensor.contiguous(tensor), {backend, backend_opts}, type, names)
+      else
+        tensor
+        |> Tensor.to_binary()
+        |> Nx.from_binary(type, backend: {backend, backend_opts})
+        |> Nx.reshape(tensor.shape, names: names)
+      end
+    end
+
+    defp backend(nil), do: Nx.default_backend()
+    defp backend({module, opts}), do: {module, opts}
+    defp backend(module), do: {module, []}
+
+    defp lend(tensor, backend, type, names) do
+      address = Memory.run!(fn -> Native.lease_keep(tensor) end)
+
+      pointer = %{
+        __struct__: Nx.Pointer,
+        kind: :local,
+        address: address,
+        data_size: Tensor.nbytes(tensor),
+        handle: nil
+      }
+
+      try do
+        Nx.from_pointer(backend, pointer, type, tensor.shape, names: names)
+      rescue
+        error ->
+          Native.lease_end(address)
+          reraise error, __STACKTRACE__
+      end
+    end
+
+    defp type!(dtype) do
+      type = DType.to_nx(dtype) || raise Error.new(:unsupported, "Nx has no type for #{dtype}")
+      Nx.Type.normalize!(type)
+    rescue
+      ArgumentError ->
+        reraise Error.new(:unsupported, "this version of Nx has no type for #{dtype}"),
+                __STACKTRACE__
+    end
+
+    # ---- From Nx ----
+
+    defp take(%Nx.Tensor{data: %Nx.BinaryBackend{}} = nx), do: copy(nx)
+
+    defp take(nx) do
+      with {:ok, address, size} <- pointer(nx),
+           dtype = dtype!(nx.type),
+           # a backend may store a type in a wider one
+           true <- size == Nx.size(nx) * DType.size(dtype) do
+        %{tensor: tensor} =
+          Tensor.Blob.from_blob(
+            %{ptr: address, shape: nx.shape, dtype: dtype, device: device(nx)},
+            owner: nx
+          )
+
+        tensor
+      else
+        _ -> copy(nx)
+      end
+    end
+
+    defp copy(nx), do: Tensor.from_binary(Nx.to_binary(nx), nx.shape, dtype!(nx.type))
+
+    defp dtype!(type) do
+      case DType.normalize(type) do
+        {:ok, dtype} ->
+          dtype
+
+        {:error, _} ->
+          raise Error.new(:unsupported, "ExTorch has no dtype for Nx's #{inspect(type)}")
+      end
+    end
+
+    defp device(%{data: %{ref: {{:cuda, index}, _}}}), do: {:cuda, index}
+    defp device(%{data: %{ref: {:cuda, _}}}), do: :cuda
+    defp device(_), do: :cpu
+
+    # ---- Pointers: in newer versions of Nx, and of some backends ----
+
+    defp pointers?(Nx.BinaryBackend), do: false
+    defp pointers?(EXLA.Backend), do: false
+
+    defp pointers?(backend) do
+      Code.ensure_loaded?(backend) and function_exported?(backend, :from_pointer, 5) and
+        function_exported?(backend, :to_pointer, 2) and Code.ensure_loaded?(Nx.Pointer)
+    end
+
+    defp same_device?(device, device), do: true
+    defp same_device?({:cuda, 0}, :cuda), do: true
+    defp same_device?(_, _), do: false
+
+    defp pointer(%Nx.Tensor{data: %backend{}} = nx) do
+      if function_exported?(backend, :to_pointer, 2) and backend != Nx.BinaryBackend do
+        case backend.to_pointer(nx, mode: :local) do
+          %{kind: :local, address: address, data_size: size}
+          when is_integer(address) and address > 0 ->
+            {:ok, address, size}
+
+          _ ->
+            :error
+        end
+      else
+        :error
+      end
+    rescue
+      # the backend has no pointer for this device or kind of tensor
+      ArgumentError -> :error
+    end
+
+    # ---- Containers ----
+
+    defp traverse(%module{} = leaf, module, fun), do: fun.(leaf)
+    defp traverse(%Tensor.BlobView{tensor: tensor}, Tensor, fun), do: fun.(tensor)
+
+    defp traverse(%_{} = struct, module, fun) do
+      if Nx.Container.impl_for(struct) in [nil, Nx.Container.Any] do
+        struct
+      else
+        {mapped, nil} =
+          Nx.Container.traverse(struct, nil, fn inner, nil ->
+            {traverse(inner, module, fun), nil}
+          end)
+
+        mapped
+      end
+    end
+
+    defp traverse(map, module, fun) when is_map(map) do
+      Map.new(map, fn {key, value} -> {key, traverse(value, module, fun)} end)
+    end
+
+    defp traverse(list, module, fun) when is_list(list),
+      do: Enum.map(list, &traverse(&1, module, fun))
+
+    defp traverse(tuple, module, fun) when is_tuple(tuple) do
+      tuple |> Tuple.to_list() |> Enum.map(&traverse(&1, module, fun)) |> List.to_tuple()
+    end
+
+    defp traverse(other, _module, _fun), do: other
+  end
+end
