@@ -16,7 +16,7 @@ typedef struct {
 
 static void delete_exported(DLManagedTensor *managed) {
   exported *self = (exported *)managed;
-  xt_reaper_push(&self->handle->reapable);
+  xt_tensor_drop(self->handle);
   free(self);
 }
 
@@ -33,37 +33,40 @@ static bool get_dl_type(xt_dtype dtype, DLDataType *out) {
   }
 }
 
-static xt_status export_tensor(xt_tensor_resource *resource, extorch_export *out, xt_error *error) {
-  xt_tensor_info info;
-  xt_status status = xt_tensor_use(resource, error);
+/* Takes the handle over when it succeeds. */
+static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error *error) {
+  const xt_tensor_info *info = &handle->info;
+  DLDataType type;
+  xt_status status = xt_tensor_check_plain(info, error);
   if (status != XT_STATUS_ok) return status;
-  exported *self = NULL;
-  status = xt_torch->tensor_info(resource->handle, &info, error);
-  if (status == XT_STATUS_ok) status = xt_tensor_check_plain(&info, error);
-  if (status == XT_STATUS_ok) {
-    self = calloc(1, sizeof *self + 2 * (size_t)info.ndim * sizeof *self->dims);
-    if (!self) status = xt_error_set(error, XT_STATUS_no_memory, "no memory to export the tensor");
-    else if (!get_dl_type(info.dtype, &self->managed.dl_tensor.dtype))
-      status = xt_error_set(error, XT_STATUS_unsupported, "DLPack has no type for %s", xt_dtype_get(info.dtype)->name);
-    else status = xt_torch->tensor_share(resource->handle, &self->handle, error);
-  }
-  xt_tensor_done(resource);
-  if (status != XT_STATUS_ok) {
-    free(self);
-    return status;
-  }
-  bool cuda = info.device.type == XT_DEVICE_CUDA;
-  DLTensor *tensor = &self->managed.dl_tensor;
-  tensor->data = info.data;
-  tensor->device = (DLDevice){cuda ? kDLCUDA : kDLCPU, cuda ? info.device.index : 0};
-  tensor->ndim = info.ndim;
-  tensor->shape = self->dims;
-  tensor->strides = self->dims + info.ndim;
-  for (int d = 0; d < info.ndim; d++) tensor->shape[d] = info.sizes[d], tensor->strides[d] = info.strides[d];
+  if (!get_dl_type(info->dtype, &type))
+    return xt_error_set(error, XT_STATUS_unsupported, "DLPack has no type for %s", xt_dtype_get(info->dtype)->name);
+  exported *self = calloc(1, sizeof *self + 2 * (size_t)info->ndim * sizeof *self->dims);
+  if (!self) return xt_error_set(error, XT_STATUS_no_memory, "no memory to export the tensor");
+  bool cuda = info->device.type == XT_DEVICE_CUDA;
+  self->handle = handle;
   self->managed.deleter = delete_exported;
+  self->managed.dl_tensor = (DLTensor){
+      .data = info->data,
+      .device = {cuda ? kDLCUDA : kDLCPU, cuda ? info->device.index : 0},
+      .ndim = info->ndim,
+      .dtype = type,
+      .shape = self->dims,
+      .strides = self->dims + info->ndim,
+  };
+  for (int d = 0; d < info->ndim; d++) self->dims[d] = info->sizes[d], self->dims[info->ndim + d] = info->strides[d];
   out->tensor = &self->managed;
-  out->read_only = xt_frozen_overlaps(info.data, info.span);
+  out->read_only = xt_frozen_overlaps(info->data, info->span);
   return XT_STATUS_ok;
+}
+
+static xt_status export_tensor(xt_tensor_resource *resource, extorch_export *out, xt_error *error) {
+  xt_tensor *handle;
+  xt_status status = xt_tensor_take(resource, &handle, error);
+  if (status != XT_STATUS_ok) return status;
+  status = export_handle(handle, out, error);
+  if (status != XT_STATUS_ok) xt_tensor_drop(handle);
+  return status;
 }
 
 void xt_export_tensor(ErlNifEnv *env, void *resource, void *export_data) {

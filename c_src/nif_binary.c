@@ -24,7 +24,7 @@ static void view_destroyed(ErlNifEnv *env, void *object) {
   view_resource *view = object;
   (void)env;
   xt_frozen_remove(&view->frozen);
-  if (view->handle) xt_reaper_push(&view->handle->reapable);
+  xt_tensor_drop(view->handle);
 }
 
 bool xt_binary_load(ErlNifEnv *env) {
@@ -111,13 +111,13 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
 }
 
 /* The handle is taken over. */
-static ERL_NIF_TERM make_view(ErlNifEnv *env, xt_tensor *handle, const xt_tensor_info *info) {
+static ERL_NIF_TERM make_view(ErlNifEnv *env, xt_tensor *handle) {
+  const xt_tensor_info *info = &handle->info;
   if (!info->span) {
-    xt_reaper_push(&handle->reapable);
+    xt_tensor_drop(handle);
     return xt_make_text(env, "", 0);
   }
   view_resource *view = enif_alloc_resource(view_type, sizeof *view);
-  memset(view, 0, sizeof *view);
   view->handle = handle;
   xt_frozen_add(&view->frozen, info->data, info->span);
   ERL_NIF_TERM binary = enif_make_resource_binary(env, view, info->data, info->span);
@@ -128,28 +128,23 @@ static ERL_NIF_TERM make_view(ErlNifEnv *env, xt_tensor *handle, const xt_tensor
 /* tensor_to_binary(tensor) :: {:ok, binary, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_tensor_to_binary(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor *handle = NULL;
-  xt_tensor_info info;
+  xt_tensor *handle = NULL, *copy = NULL;
   xt_error error;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
-  bool shared = status == XT_STATUS_ok && info.plain && info.contiguous && info.device.type == XT_DEVICE_CPU;
-  if (status == XT_STATUS_ok && !shared && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
-    xt_tensor_done(resource);
-    return enif_schedule_nif(env, "tensor_to_binary", XT_DIRTY_CPU, xt_nif_tensor_to_binary, argc, argv);
-  }
-  if (status == XT_STATUS_ok && (!info.strided || xt_dtype_get(info.dtype)->kind == XT_KIND_QUANT))
+  if (xt_tensor_take(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  const xt_tensor_info *info = &handle->info;
+  if (info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU)
+    return xt_make_ok(env, make_view(env, handle));
+
+  xt_status status;
+  if (!info->strides || xt_dtype_get(info->dtype)->kind == XT_KIND_QUANT)
     status = xt_error_set(&error, XT_STATUS_unsupported,
                           "a sparse or quantized tensor is more than its bytes; use \"to_dense\", \"int_repr\" or "
                           "\"dequantize\" first");
-  if (status == XT_STATUS_ok)
-    status = shared ? xt_torch->tensor_share(resource->handle, &handle, &error)
-                    : xt_torch->tensor_plain(resource->handle, &handle, &error);
-  xt_tensor_done(resource);
-  if (status != XT_STATUS_ok || (status = xt_torch->tensor_info(handle, &info, &error)) != XT_STATUS_ok) {
-    if (handle) xt_reaper_push(&handle->reapable);
-    return xt_make_error(env, &error);
-  }
-  return xt_make_ok(env, make_view(env, handle, &info));
+  else if (enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
+    xt_tensor_drop(handle);
+    return enif_schedule_nif(env, "tensor_to_binary", XT_DIRTY_CPU, xt_nif_tensor_to_binary, argc, argv);
+  } else status = xt_torch->tensor_plain(handle, &copy, &error);
+  xt_tensor_drop(handle);
+  return status == XT_STATUS_ok ? xt_make_ok(env, make_view(env, copy)) : xt_make_error(env, &error);
 }

@@ -21,7 +21,7 @@ static ErlNifResourceType *owner_type;
 static void owner_destroyed(ErlNifEnv *env, void *object) {
   owner_resource *owner = object;
   (void)env;
-  if (owner->handle) xt_reaper_push(&owner->handle->reapable);
+  xt_tensor_drop(owner->handle);
 }
 
 bool xt_blob_load(ErlNifEnv *env) {
@@ -30,33 +30,38 @@ bool xt_blob_load(ErlNifEnv *env) {
   return owner_type != NULL;
 }
 
+/* The handle of memory that can be handed out. */
+static xt_status take_plain(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
+  xt_status status = xt_tensor_take(resource, out, error);
+  if (status != XT_STATUS_ok) return status;
+  status = xt_tensor_check_plain(&(*out)->info, error);
+  if (status != XT_STATUS_ok) xt_tensor_drop(*out);
+  return status;
+}
+
 /* blob_to(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor *handle = NULL;
-  xt_tensor_info info;
+  xt_tensor *handle;
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
-  if (status == XT_STATUS_ok) status = xt_tensor_check_plain(&info, &error);
-  if (status == XT_STATUS_ok) status = xt_torch->tensor_share(resource->handle, &handle, &error);
-  xt_tensor_done(resource);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (take_plain(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
 
+  const xt_tensor_info *info = &handle->info;
   owner_resource *owner = enif_alloc_resource(owner_type, sizeof *owner);
   owner->handle = handle;
-  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_ptr,    xt_am_shape,        xt_am_strides,
-                         xt_am_dtype,      xt_am_device, xt_am_element_size, xt_am_owner};
+  /* in the order maps keep them: sorting costs */
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_element_size,
+                         xt_am_owner,      xt_am_ptr,    xt_am_shape, xt_am_strides};
   ERL_NIF_TERM values[] = {xt_am_module_blob,
-                           enif_make_uint64(env, (uintptr_t)info.data),
-                           xt_make_dims(env, info.sizes, info.ndim),
-                           xt_make_dims(env, info.strides, info.ndim),
-                           xt_make_dtype(info.dtype),
-                           xt_make_device(env, info.device),
-                           enif_make_uint64(env, xt_dtype_get(info.dtype)->size),
-                           enif_make_resource(env, owner)};
+                           xt_make_device(env, info->device),
+                           xt_make_dtype(info->dtype),
+                           enif_make_uint64(env, xt_dtype_get(info->dtype)->size),
+                           enif_make_resource(env, owner),
+                           enif_make_uint64(env, (uintptr_t)info->data),
+                           xt_make_dims(env, info->sizes, info->ndim),
+                           xt_make_dims(env, info->strides, info->ndim)};
   enif_release_resource(owner);
   return xt_make_ok(env, xt_make_struct(env, keys, values, 8));
 }
@@ -177,22 +182,17 @@ ERL_NIF_TERM xt_nif_blob_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
 /* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     the memory stays until lease_end(address) */
 ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor *handle = NULL;
-  xt_tensor_info info;
+  xt_tensor *handle;
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
-  if (status == XT_STATUS_ok) status = xt_tensor_check_plain(&info, &error);
-  if (status == XT_STATUS_ok) status = xt_torch->tensor_share(resource->handle, &handle, &error);
-  xt_tensor_done(resource);
-  if (status == XT_STATUS_ok && !xt_lease_keep(info.data, &handle->reapable)) {
-    xt_reaper_push(&handle->reapable);
-    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
+  if (take_plain(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (!xt_lease_keep(handle->info.data, handle)) {
+    xt_tensor_drop(handle);
+    xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
+    return xt_make_error(env, &error);
   }
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)info.data));
+  return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));
 }
 
 /* lease_end(address) :: boolean     false: there is no such lease */
@@ -200,5 +200,7 @@ ERL_NIF_TERM xt_nif_lease_end(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   ErlNifUInt64 address;
   (void)argc;
   if (!enif_get_uint64(env, argv[0], &address)) return enif_make_badarg(env);
-  return xt_make_bool(xt_lease_end((void *)(uintptr_t)address));
+  xt_tensor *handle = xt_lease_end((void *)(uintptr_t)address);
+  if (handle) xt_tensor_drop(handle);
+  return xt_make_bool(handle != NULL);
 }

@@ -157,7 +157,6 @@ static xt_dtype written_as(xt_dtype target) {
 static xt_status from_list(nested *list, ERL_NIF_TERM term, xt_dtype target, xt_device device, xt_tensor **out) {
   static const xt_dtype defaults[] = {XT_bool, XT_int64, XT_float32, XT_complex64};
   xt_tensor *written = NULL;
-  xt_tensor_info info;
   xt_status status = scan(list, term, 0);
   if (status != XT_STATUS_ok) return status;
   if (target == XT_DTYPE_COUNT) target = list->ndim && !list->sizes[list->ndim - 1] ? XT_float32 : defaults[list->kind];
@@ -168,15 +167,14 @@ static xt_status from_list(nested *list, ERL_NIF_TERM term, xt_dtype target, xt_
   list->dtype = written_as(target);
   status = xt_torch->tensor_empty(list->dtype, list->ndim, list->sizes, &written, list->error);
   if (status != XT_STATUS_ok) return status;
-  status = xt_torch->tensor_info(written, &info, list->error);
-  list->data = info.data;
-  if (status == XT_STATUS_ok) status = fill(list, term, 0, target);
+  list->data = written->info.data;
+  status = fill(list, term, 0, target);
   if (status == XT_STATUS_ok && list->dtype == target && device.type == XT_DEVICE_CPU) {
     *out = written;
     return status;
   }
   if (status == XT_STATUS_ok) status = xt_torch->tensor_to(written, target, device, out, list->error);
-  xt_reaper_push(&written->reapable);
+  xt_tensor_drop(written);
   return status;
 }
 
@@ -228,22 +226,19 @@ static ERL_NIF_TERM make_list(ErlNifEnv *env, const xt_tensor_info *info, int de
 ERL_NIF_TERM xt_nif_tensor_to_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   xt_tensor *plain = NULL;
-  xt_tensor_info info;
   xt_error error;
-  ERL_NIF_TERM list;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  if (xt_torch->tensor_numel(resource->handle) > BRIEF_ELEMENTS && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
+  const xt_tensor_info *info = &resource->handle->info;
+  if ((info->numel > BRIEF_ELEMENTS || !info->strides) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
     xt_tensor_done(resource);
     return enif_schedule_nif(env, "tensor_to_list", XT_DIRTY_CPU, xt_nif_tensor_to_list, argc, argv);
   }
   xt_status status = xt_torch->tensor_plain(resource->handle, &plain, &error);
   xt_tensor_done(resource);
-  if (status == XT_STATUS_ok) status = xt_torch->tensor_info(plain, &info, &error);
-  if (status == XT_STATUS_ok) {
-    const char *end = (char *)info.data + info.span;
-    list = make_list(env, &info, 0, &end);
-  }
-  if (plain) xt_reaper_push(&plain->reapable);
-  return status == XT_STATUS_ok ? xt_make_ok(env, list) : xt_make_error(env, &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  const char *end = (char *)plain->info.data + plain->info.span;
+  ERL_NIF_TERM list = make_list(env, &plain->info, 0, &end);
+  xt_tensor_drop(plain);
+  return xt_make_ok(env, list);
 }

@@ -1,4 +1,5 @@
 /* Any operator by name: Elixir terms to values, the call, and its results back to terms. */
+#include <math.h>
 #include <string.h>
 
 #include "core/memory.h"
@@ -13,7 +14,7 @@
  * broadcast result cannot exceed BRIEF_ELEMENTS. All others, known to be long or not known at all, go to a dirty one.
  */
 
-enum { BRIEF_ELEMENTS = 2048, BRIEF_NODES = 64, BRIEF_TEXT = 4096, MAX_DEPTH = 8, NAME_SIZE = 256 };
+enum { BRIEF_ELEMENTS = 2048, BRIEF_NODES = 64, BRIEF_TEXT = 4096, MAX_DEPTH = 8, MAX_RESULTS = 32, NAME_SIZE = 256 };
 
 static const char *const view_names[] = {"alias",   "as_strided", "detach",  "diagonal",  "expand", "expand_as",
                                          "movedim", "narrow",     "permute", "select",    "slice",  "squeeze",
@@ -83,7 +84,7 @@ static xt_status decode_tensor(decoder *in, xt_tensor_resource *resource, xt_val
   xt_status status = xt_tensor_use(resource, in->error);
   if (status != XT_STATUS_ok) return status;
   in->used[in->used_count++] = resource;
-  in->elements *= (double)xt_torch->tensor_numel(resource->handle);
+  in->elements *= resource->handle->info.strides ? (double)resource->handle->info.numel : INFINITY;
   out->kind = XT_VALUE_TENSOR;
   out->tensor = resource->handle;
   return XT_STATUS_ok;
@@ -198,56 +199,36 @@ static xt_status decode_kwargs(decoder *in, ERL_NIF_TERM list, xt_op_call *call)
 
 /* ---- Values to terms ---- */
 
-static xt_status make_value(ErlNifEnv *env, xt_value *value, ERL_NIF_TERM *out, xt_error *error);
+static ERL_NIF_TERM make_value(ErlNifEnv *env, const xt_value *value);
 
-static xt_status make_items(ErlNifEnv *env, xt_value *items, size_t count, ERL_NIF_TERM *terms, xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  for (size_t i = 0; i < count; i++) {
-    /* After a failure the rest is only given back. */
-    if (status == XT_STATUS_ok) status = make_value(env, &items[i], &terms[i], error);
-    else if (items[i].kind == XT_VALUE_TENSOR) xt_reaper_push(&items[i].tensor->reapable);
-  }
-  return status;
+static ERL_NIF_TERM make_list(ErlNifEnv *env, const xt_value *items, size_t count) {
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  while (count--) list = enif_make_list_cell(env, make_value(env, &items[count]), list);
+  return list;
 }
 
-static xt_status make_value(ErlNifEnv *env, xt_value *value, ERL_NIF_TERM *out, xt_error *error) {
+static ERL_NIF_TERM make_value(ErlNifEnv *env, const xt_value *value) {
   switch (value->kind) {
-  case XT_VALUE_NIL: *out = xt_am_nil; break;
-  case XT_VALUE_BOOL: *out = xt_make_bool(value->boolean); break;
-  case XT_VALUE_INT: *out = enif_make_int64(env, value->integer); break;
-  case XT_VALUE_FLOAT: *out = xt_make_float(env, value->number); break;
-  case XT_VALUE_COMPLEX: *out = xt_make_complex(env, value->complex.re, value->complex.im); break;
-  case XT_VALUE_TEXT: *out = xt_make_text(env, value->text.data, value->text.size); break;
-  case XT_VALUE_NAME: *out = enif_make_atom(env, value->name.text); break; /* a dtype of our table */
-  case XT_VALUE_TENSOR: return xt_make_tensor(env, value->tensor, out, error);
-  case XT_VALUE_LIST: {
-    size_t count = value->list.count;
-    ERL_NIF_TERM *terms = enif_alloc(sizeof *terms * (count ? count : 1));
-    xt_status status = terms ? make_items(env, value->list.items, count, terms, error)
-                             : xt_error_set(error, XT_STATUS_no_memory, "no memory for the results");
-    if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)count);
-    enif_free(terms);
-    return status;
+  case XT_VALUE_BOOL: return xt_make_bool(value->boolean);
+  case XT_VALUE_INT: return enif_make_int64(env, value->integer);
+  case XT_VALUE_FLOAT: return xt_make_float(env, value->number);
+  case XT_VALUE_COMPLEX: return xt_make_complex(env, value->complex.re, value->complex.im);
+  case XT_VALUE_TEXT: return xt_make_text(env, value->text.data, value->text.size);
+  case XT_VALUE_NAME: return enif_make_atom(env, value->name.text); /* a dtype of our table */
+  case XT_VALUE_TENSOR: return xt_make_tensor(env, value->tensor);
+  case XT_VALUE_LIST: return make_list(env, value->list.items, value->list.count);
+  default: return xt_am_nil;
   }
-  }
-  return XT_STATUS_ok;
 }
 
 /* One result is itself, several are a tuple, none is :ok. */
-static xt_status make_results(ErlNifEnv *env, xt_value *results, size_t count, ERL_NIF_TERM *out, xt_error *error) {
-  if (count == 1) return make_value(env, results, out, error);
-  xt_value all = {.kind = XT_VALUE_LIST, .list = {results, count}};
-  ERL_NIF_TERM list, head;
-  ERL_NIF_TERM terms[16];
-  *out = xt_am_ok;
-  if (count == 0) return XT_STATUS_ok;
-  xt_status status = make_value(env, &all, &list, error);
-  if (status != XT_STATUS_ok) return status;
-  *out = list; /* no operator returns more than a dozen values; a list if one ever does */
-  if (count > sizeof terms / sizeof *terms) return status;
-  for (size_t i = 0; i < count; i++) enif_get_list_cell(env, list, &head, &list), terms[i] = head;
-  *out = enif_make_tuple_from_array(env, terms, (unsigned)count);
-  return status;
+static ERL_NIF_TERM make_results(ErlNifEnv *env, const xt_value *results, size_t count) {
+  ERL_NIF_TERM terms[MAX_RESULTS];
+  if (count == 0) return xt_am_ok;
+  if (count == 1) return make_value(env, results);
+  if (count > MAX_RESULTS) return make_list(env, results, count); /* no operator has so many */
+  for (size_t i = 0; i < count; i++) terms[i] = make_value(env, &results[i]);
+  return enif_make_tuple_from_array(env, terms, (unsigned)count);
 }
 
 /* ---- The call ---- */
@@ -268,7 +249,7 @@ ERL_NIF_TERM xt_nif_op(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_value args, *results = NULL;
   size_t count = 0;
   unsigned length;
-  ERL_NIF_TERM result;
+  ERL_NIF_TERM result = xt_am_nil;
   if (!get_name(env, argv[0], name, sizeof name) || !enif_get_list_length(env, argv[1], &length) ||
       !enif_get_list_length(env, argv[2], &length))
     return enif_make_badarg(env);
@@ -289,7 +270,7 @@ ERL_NIF_TERM xt_nif_op(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
     status = xt_torch->op(&call, &in.arena, &results, &count, &error);
   }
   for (size_t i = 0; i < in.used_count; i++) xt_tensor_done(in.used[i]);
-  if (!dirty && status == XT_STATUS_ok) status = make_results(env, results, count, &result, &error);
+  if (!dirty && status == XT_STATUS_ok) result = make_results(env, results, count);
   xt_arena_free(&in.arena);
   if (dirty) return enif_schedule_nif(env, "op", XT_DIRTY_CPU, xt_nif_op, argc, argv);
   return status == XT_STATUS_ok ? xt_make_ok(env, result) : xt_make_error(env, &error);

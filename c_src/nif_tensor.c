@@ -8,9 +8,13 @@
 
 static ErlNifResourceType *tensor_type;
 
+void xt_tensor_drop(xt_tensor *tensor) {
+  if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) == 0) xt_reaper_push(&tensor->reapable);
+}
+
 static void release(xt_tensor_resource *resource) {
   uint_least64_t before = atomic_fetch_or(&resource->state, 1);
-  if (before == 0 && resource->handle) xt_reaper_push(&resource->handle->reapable);
+  if (before == 0 && resource->handle) xt_tensor_drop(resource->handle);
 }
 
 static void tensor_destroyed(ErlNifEnv *env, void *object) {
@@ -43,39 +47,39 @@ xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error) {
 }
 
 void xt_tensor_done(xt_tensor_resource *resource) {
-  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_reaper_push(&resource->handle->reapable);
+  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_tensor_drop(resource->handle);
 }
 
-xt_status xt_make_tensor(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out, xt_error *error) {
-  xt_tensor_info info;
-  xt_status status = xt_torch->tensor_info(handle, &info, error);
-  if (status != XT_STATUS_ok) {
-    xt_reaper_push(&handle->reapable);
-    return status;
-  }
-  xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
-  atomic_init(&resource->state, 0);
-  resource->handle = handle;
-  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_resource, xt_am_shape, xt_am_dtype, xt_am_device};
-  ERL_NIF_TERM values[] = {xt_am_module_tensor, enif_make_resource(env, resource),
-                           xt_make_dims(env, info.sizes, info.ndim), xt_make_dtype(info.dtype),
-                           xt_make_device(env, info.device)};
-  *out = xt_make_struct(env, keys, values, 5);
-  enif_release_resource(resource);
+xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
+  xt_status status = xt_tensor_use(resource, error);
+  if (status != XT_STATUS_ok) return status;
+  *out = xt_tensor_keep(resource->handle);
+  xt_tensor_done(resource);
   return XT_STATUS_ok;
 }
 
+ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
+  const xt_tensor_info *info = &handle->info;
+  xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
+  atomic_init(&resource->state, 0);
+  resource->handle = handle;
+  /* in the order maps keep them: sorting costs */
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_resource, xt_am_shape};
+  ERL_NIF_TERM values[] = {xt_am_module_tensor, xt_make_device(env, info->device), xt_make_dtype(info->dtype),
+                           enif_make_resource(env, resource), xt_make_dims(env, info->sizes, info->ndim)};
+  enif_release_resource(resource);
+  return xt_make_struct(env, keys, values, 5);
+}
+
 ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error) {
-  ERL_NIF_TERM tensor;
-  if (status == XT_STATUS_ok) status = xt_make_tensor(env, handle, &tensor, error);
-  return status == XT_STATUS_ok ? xt_make_ok(env, tensor) : xt_make_error(env, error);
+  return status == XT_STATUS_ok ? xt_make_ok(env, xt_make_tensor(env, handle)) : xt_make_error(env, error);
 }
 
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
   if (info->plain) return XT_STATUS_ok;
   const char *why = "is not plain memory";
   if (info->device.type == XT_DEVICE_META) why = "has no memory: it is a meta tensor";
-  else if (!info->strided) why = "is sparse: hand over its values and indices, or use \"to_dense\"";
+  else if (!info->strides) why = "is sparse: hand over its values and indices, or use \"to_dense\"";
   else if (xt_dtype_get(info->dtype)->kind == XT_KIND_QUANT) why = "is quantized: use \"int_repr\" or \"dequantize\"";
   else why = "is a conj or neg view, whose bytes are not its values: use \"resolve_conj\" or \"resolve_neg\"";
   return xt_error_set(error, XT_STATUS_unsupported, "this tensor's memory cannot be handed out: it %s", why);
@@ -84,15 +88,14 @@ xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
 /* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil: the layout has no strides */
 ERL_NIF_TERM xt_nif_tensor_strides(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor_info info;
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_info(resource->handle, &info, &error);
+  const xt_tensor_info *info = &resource->handle->info;
+  ERL_NIF_TERM strides = info->strides ? xt_make_dims(env, info->strides, info->ndim) : xt_am_nil;
   xt_tensor_done(resource);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(env, info.strided ? xt_make_dims(env, info.strides, info.ndim) : xt_am_nil);
+  return xt_make_ok(env, strides);
 }
 
 /* tensor_equal(tensor, tensor) :: {:ok, boolean, bytes} | {:error, e} */
@@ -127,16 +130,15 @@ ERL_NIF_TERM xt_nif_tensor_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF
 /* tensor_with_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     the same memory, another handle */
 ERL_NIF_TERM xt_nif_tensor_with_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor *shared = NULL;
+  xt_tensor *marked = NULL;
   xt_error error;
   bool flag;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &flag)) return enif_make_badarg(env);
   if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_share(resource->handle, &shared, &error);
+  xt_status status = xt_torch->tensor_mark(resource->handle, flag, &marked, &error);
   xt_tensor_done(resource);
-  if (status == XT_STATUS_ok) shared->requires_grad = flag;
-  return xt_return_tensor(env, status, shared, &error);
+  return xt_return_tensor(env, status, marked, &error);
 }
 
 /* tensor_release(tensor) :: :ok     again: still :ok */

@@ -27,12 +27,18 @@ bool xt_tensor_load(ErlNifEnv *env);
 /* A %Tensor{}, a %BlobView{} or the resource itself. False: something else. */
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
 
+/* Gives a handle back; the last one goes to the reaper. */
+void xt_tensor_drop(xt_tensor *tensor);
+
 /* Between use and done the handle lives. Use fails with `:released`. */
 xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error);
 void xt_tensor_done(xt_tensor_resource *resource);
 
-/* A %Tensor{} around the handle, which is taken over in any case. */
-xt_status xt_make_tensor(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out, xt_error *error);
+/* The handle of a tensor term, kept: the caller drops it. Fails with `:released`. */
+xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);
+
+/* A %Tensor{} around the handle, which is taken over. */
+ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle);
 
 /* Is it memory that can be handed out? If not, the error says what to do instead. */
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error);

@@ -17,6 +17,7 @@ static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors,
 static int refused(void) { return (int)xt_memory_refused(); }
 
 static const xt_torch_host host = {
+    .layout = XT_TORCH_LAYOUT,
     .enter = xt_calls_enter,
     .leave = xt_calls_leave,
     .alloc = xt_memory_alloc,

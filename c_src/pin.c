@@ -20,15 +20,11 @@ xt_pin *xt_pin_new(void) {
 ERL_NIF_TERM xt_pin_term(xt_pin *pin, ERL_NIF_TERM term) { return enif_make_copy(pin->env, term); }
 
 static xt_status hold(xt_pin *pin, xt_tensor_resource *resource, xt_error *error) {
-  xt_tensor *shared;
   if (pin->tensor_count == MAX_TENSORS) return XT_STATUS_ok;
   if (!pin->tensors) pin->tensors = enif_alloc(MAX_TENSORS * sizeof *pin->tensors);
   if (!pin->tensors) return xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
-  xt_status status = xt_tensor_use(resource, error);
-  if (status != XT_STATUS_ok) return status;
-  status = xt_torch->tensor_share(resource->handle, &shared, error);
-  xt_tensor_done(resource);
-  if (status == XT_STATUS_ok) pin->tensors[pin->tensor_count++] = shared;
+  xt_status status = xt_tensor_take(resource, &pin->tensors[pin->tensor_count], error);
+  if (status == XT_STATUS_ok) pin->tensor_count++;
   return status;
 }
 
@@ -66,7 +62,7 @@ xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_err
 void xt_pin_release(void *object) {
   xt_pin *pin = object;
   xt_frozen_remove(&pin->frozen);
-  for (int i = 0; i < pin->tensor_count; i++) xt_reaper_push(&pin->tensors[i]->reapable);
+  for (int i = 0; i < pin->tensor_count; i++) xt_tensor_drop(pin->tensors[i]);
   enif_free(pin->tensors);
   enif_free_env(pin->env);
   xt_memory_free(pin->block);

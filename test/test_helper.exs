@@ -4,7 +4,9 @@ unless ExTorch.Test.Python.torch() do
   )
 end
 
-unless Code.ensure_loaded?(Nx) do
+if Code.ensure_loaded?(Nx) do
+  {:ok, _} = Application.ensure_all_started(:nx)
+else
   IO.puts("Nx was not found: its tests are left out (from Hex, or compiled in EXTORCH_NX_PATH)")
 end
 

@@ -4,12 +4,10 @@
 
 #include <stdbool.h>
 
-#include "reaper.h"
+/* Keeps the object. Several leases of one address are kept side by side. False when there is no memory for the note. */
+bool xt_lease_keep(const void *address, void *object);
 
-/* Keeps the item. Several leases of one address are kept side by side. False when there is no memory for the note. */
-bool xt_lease_keep(const void *address, xt_reapable *item);
-
-/* Gives one lease of the address to the reaper. False when there is none. */
-bool xt_lease_end(const void *address);
+/* The object of one lease of the address, which ends; NULL when there is none. */
+void *xt_lease_end(const void *address);
 
 #endif

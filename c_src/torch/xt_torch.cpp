@@ -132,16 +132,6 @@ void destroy(xt_reapable *item) {
 
 const at::Tensor &unwrap(const xt_tensor *tensor) { return static_cast<const Handle *>(tensor)->tensor; }
 
-/* Memory never moves once it has a handle: others may hold its address. */
-xt_tensor *wrap(at::Tensor tensor) {
-  if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
-  auto *handle = new Handle();
-  handle->reapable.run = destroy;
-  handle->tensor = std::move(tensor);
-  host->tensor_count(+1);
-  return handle;
-}
-
 bool has_dtype(xt_dtype dtype) {
   int number = xt_dtype_get(dtype)->torch;
   return number < static_cast<int>(at::ScalarType::Undefined);
@@ -208,34 +198,39 @@ size_t span_of(const at::Tensor &tensor) {
   return (last + 1) * tensor.element_size();
 }
 
-xt_status tensor_info(const xt_tensor *handle, xt_tensor_info *info, xt_error *error) {
-  return guard(error, [&] {
-    const at::Tensor &tensor = unwrap(handle);
-    if (tensor.is_nested()) refuse(XT_STATUS_unsupported, "a nested tensor has no single shape; use its values");
-    if (tensor.dim() > XT_MAX_DIMS) refuse(XT_STATUS_unsupported, "a tensor of more than 64 dimensions");
-    info->dtype = xt_dtype_from_torch(static_cast<int>(tensor.scalar_type()));
-    if (info->dtype == XT_DTYPE_COUNT)
-      refuse(XT_STATUS_unsupported,
-             std::string("dtype ") + c10::toString(tensor.scalar_type()) + " is not known to ExTorch");
-    info->device = device_from(tensor.device());
-    info->ndim = static_cast<int>(tensor.dim());
-    info->numel = tensor.numel();
-    info->strided = is_strided(tensor);
-    info->plain = info->strided && tensor.has_storage() && !tensor.is_meta() && !tensor.is_conj() && !tensor.is_neg() &&
-                  !tensor.is_quantized();
-    info->contiguous = info->strided && tensor.is_contiguous();
-    info->data = info->plain ? tensor.data_ptr() : nullptr;
-    info->span = info->plain ? span_of(tensor) : 0;
-    for (int d = 0; d < info->ndim; d++) {
-      info->sizes[d] = tensor.size(d);
-      info->strides[d] = info->strided ? tensor.stride(d) : 0;
-    }
-  });
+xt_tensor_info describe(const at::Tensor &tensor) {
+  xt_tensor_info info = {};
+  if (tensor.is_nested()) refuse(XT_STATUS_unsupported, "a nested tensor has no single shape; use its values");
+  if (tensor.dim() > XT_MAX_DIMS) refuse(XT_STATUS_unsupported, "a tensor of more than 64 dimensions");
+  info.dtype = xt_dtype_from_torch(static_cast<int>(tensor.scalar_type()));
+  if (info.dtype == XT_DTYPE_COUNT)
+    refuse(XT_STATUS_unsupported,
+           std::string("dtype ") + c10::toString(tensor.scalar_type()) + " is not known to ExTorch");
+  bool strided = is_strided(tensor);
+  info.device = device_from(tensor.device());
+  info.ndim = static_cast<int>(tensor.dim());
+  info.numel = tensor.numel();
+  info.sizes = tensor.sizes().data();
+  info.strides = strided ? tensor.strides().data() : nullptr;
+  info.contiguous = strided && tensor.is_contiguous();
+  info.plain = strided && tensor.has_storage() && !tensor.is_meta() && !tensor.is_conj() && !tensor.is_neg() &&
+               !tensor.is_quantized();
+  info.data = info.plain ? tensor.data_ptr() : nullptr;
+  info.span = info.plain ? span_of(tensor) : 0;
+  return info;
 }
 
-int64_t tensor_numel(const xt_tensor *handle) {
-  const at::Tensor &tensor = unwrap(handle);
-  return is_strided(tensor) ? tensor.numel() : std::numeric_limits<int64_t>::max();
+/* Memory never moves once it has a handle: others may hold its address. */
+xt_tensor *wrap(at::Tensor tensor) {
+  if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
+  xt_tensor_info info = describe(tensor);
+  auto *handle = new Handle();
+  handle->reapable.run = destroy;
+  handle->references = 1;
+  handle->info = info;
+  handle->tensor = std::move(tensor); /* the impl that info points into is the same */
+  host->tensor_count(+1);
+  return handle;
 }
 
 xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error) {
@@ -271,10 +266,10 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
   });
 }
 
-xt_status tensor_share(const xt_tensor *tensor, xt_tensor **out, xt_error *error) {
+xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {
   return guard(error, [&] {
     *out = wrap(unwrap(tensor));
-    (*out)->requires_grad = tensor->requires_grad;
+    (*out)->requires_grad = requires_grad;
   });
 }
 
@@ -497,7 +492,7 @@ bool coerce(const c10::TypePtr &type, const xt_value &value, int64_t repeat, boo
   }
 }
 
-std::string describe(const xt_value &value) {
+std::string words_for(const xt_value &value) {
   switch (value.kind) {
   case XT_VALUE_NIL: return "nil";
   case XT_VALUE_BOOL: return value.boolean ? "true" : "false";
@@ -557,7 +552,7 @@ Match match(const c10::FunctionSchema &schema, const xt_op_call &call) {
       found.cost += 1;
     } else if (!coerce(parameter.real_type(), *value, parameter.N() ? *parameter.N() : 0, i > 0, slot, found.cost)) {
       found.problem =
-          "argument `" + parameter.name() + "` expects " + parameter.real_type()->str() + ", got " + describe(*value);
+          "argument `" + parameter.name() + "` expects " + parameter.real_type()->str() + ", got " + words_for(*value);
       return found;
     } else {
       found.fitted++;
@@ -835,28 +830,17 @@ void set_num_threads(int threads) {
   guard(&ignored, [&] { at::set_num_threads(threads); });
 }
 
-const xt_torch_api api = {TORCH_VERSION_TEXT,
-                          set_num_threads,
-                          num_threads,
-                          has_dtype,
-                          cuda_count,
-                          has_mps,
-                          cuda_memory,
-                          manual_seed,
-                          tensor_info,
-                          tensor_numel,
-                          tensor_empty,
-                          tensor_foreign,
-                          tensor_share,
-                          tensor_plain,
-                          tensor_to,
-                          tensor_equal,
-                          op};
+const xt_torch_api api = {
+    TORCH_VERSION_TEXT, set_num_threads, num_threads, has_dtype,    cuda_count, has_mps,      cuda_memory, manual_seed,
+    tensor_empty,       tensor_foreign,  tensor_mark, tensor_plain, tensor_to,  tensor_equal, op};
 
 } // namespace
 
 extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const xt_torch_host *given,
                                                                           const xt_torch_api **out, xt_error *error) {
+  if (given->layout != XT_TORCH_LAYOUT)
+    return xt_error_set(error, XT_STATUS_torch,
+                        "extorch.so and extorch_torch.so are of different builds: run make again");
   host = given;
   return guard(error, [&] {
     static CountedAllocator allocator;

@@ -3,9 +3,9 @@
  * It is built as a library of its own, extorch_torch.so, which nif.c opens when the NIF is loaded: so a missing or
  * second LibTorch is an error with a name instead of a crash in somebody's static constructor.
  *
- * Handles: an xt_tensor owns one reference to a LibTorch tensor. Whoever made it gives it back with
- * xt_reaper_push(&tensor->reapable): freeing happens on the reaper's thread. The metadata of a tensor behind a handle
- * never changes: operators that would change it work on a shallow copy.
+ * Handles: an xt_tensor owns one reference to a LibTorch tensor and is counted itself. Whoever made or kept one gives
+ * it back with xt_tensor_drop; the last goes to the reaper's thread, where it is freed. The metadata of a tensor behind
+ * a handle never changes: operators that would change it work on a shallow copy.
  *
  * No function throws and none writes to stderr; a failing one fills the error and returns its status.
  */
@@ -31,24 +31,32 @@ typedef struct {
   int index; /* -1: none was named */
 } xt_device;
 
-typedef struct xt_tensor {
-  xt_reapable reapable; /* first: the reaper frees the whole */
-  bool requires_grad;   /* kept beside the tensor, never given to autograd */
-} xt_tensor;
-
 /* What a tensor is. `plain` memory is strided, holds its values as they are (no conj or neg bit, not quantized) and
  * has an address: only such memory is handed out. */
 typedef struct {
   xt_dtype dtype;
   xt_device device;
   int ndim;
-  int64_t sizes[XT_MAX_DIMS];
-  int64_t strides[XT_MAX_DIMS]; /* in elements; only when strided */
+  const int64_t *sizes;
+  const int64_t *strides; /* in elements; NULL for layouts that have none */
   int64_t numel;
-  bool strided, plain, contiguous;
+  bool plain, contiguous;
   void *data;  /* the first element, when plain */
   size_t span; /* bytes from it to the end of the last element */
 } xt_tensor_info;
+
+/* A counted handle. What it points to never changes, so `info` is filled once. */
+typedef struct xt_tensor {
+  xt_reapable reapable; /* first: the reaper frees the whole */
+  int references;       /* by keep and drop only */
+  bool requires_grad;   /* kept beside the tensor, never given to autograd */
+  xt_tensor_info info;
+} xt_tensor;
+
+static inline xt_tensor *xt_tensor_keep(xt_tensor *tensor) {
+  __atomic_fetch_add(&tensor->references, 1, __ATOMIC_RELAXED);
+  return tensor;
+}
 
 /* Memory that becomes a tensor: `release(owner)` is called once, on any thread, when the last view of it is gone. */
 typedef struct {
@@ -71,6 +79,7 @@ typedef struct {
 
 /* What the floors below offer to this one. */
 typedef struct {
+  size_t layout;       /* XT_TORCH_LAYOUT of the other side: the two libraries are built together */
   bool (*enter)(void); /* xt_calls_enter and its twin: every call is between them */
   void (*leave)(void);
   void *(*alloc)(size_t size);
@@ -91,13 +100,11 @@ typedef struct {
   xt_status (*cuda_memory)(int index, size_t *free, size_t *total, xt_error *error);
   void (*manual_seed)(uint64_t seed);
 
-  xt_status (*tensor_info)(const xt_tensor *tensor, xt_tensor_info *info, xt_error *error);
-  int64_t (*tensor_numel)(const xt_tensor *tensor);
   xt_status (*tensor_empty)(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
   xt_status (*tensor_foreign)(const xt_foreign *memory, xt_tensor **out, xt_error *error);
 
-  /* Another handle of the same tensor. */
-  xt_status (*tensor_share)(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+  /* Another handle of the same tensor, for another mark. */
+  xt_status (*tensor_mark)(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
 
   /* The same values as plain, contiguous CPU memory: the tensor itself where it is that already. */
   xt_status (*tensor_plain)(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
@@ -111,6 +118,8 @@ typedef struct {
   /* Results live in the arena; the tensors among them are the caller's. */
   xt_status (*op)(const xt_op_call *call, xt_arena *arena, xt_value **results, size_t *count, xt_error *error);
 } xt_torch_api;
+
+#define XT_TORCH_LAYOUT (sizeof(xt_tensor) * 1000003 + sizeof(xt_torch_api) * 1009 + sizeof(xt_torch_host))
 
 /* The one symbol of extorch_torch.so. */
 #define XT_TORCH_SYMBOL "xt_torch_open"
