@@ -59,6 +59,7 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
   xt_foreign memory = {.device = {XT_DEVICE_CPU, -1}, .release = xt_pin_release};
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   xt_tensor *tensor = NULL;
+  ERL_NIF_TERM copy;
   size_t bytes;
   if (!enif_inspect_binary(env, argv[0], &binary) || !xt_get_dims(env, argv[1], sizes, &memory.ndim) ||
       !xt_get_dtype(env, argv[2], &memory.dtype))
@@ -78,11 +79,12 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
     return xt_make_error(env, &error);
   }
   xt_pin *pin = xt_pin_new();
-  if (!pin) {
+  if (!pin || !xt_pin_term(pin, argv[0], &copy)) {
+    if (pin) xt_pin_release(pin);
     xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the binary");
     return xt_make_error(env, &error);
   }
-  enif_inspect_binary(pin->env, xt_pin_term(pin, argv[0]), &binary);
+  enif_inspect_binary(pin->env, copy, &binary);
   memory.data = binary.data;
   if ((uintptr_t)binary.data % alignment_of(memory.dtype)) {
     /* The processor reads whole elements: a binary that starts between two is copied, once. */
@@ -106,7 +108,6 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
   memory.strides = strides;
   memory.owner = pin;
   xt_status status = xt_torch->tensor_foreign(&memory, &tensor, &error);
-  if (status != XT_STATUS_ok) xt_pin_release(pin);
   return xt_return_tensor(env, status, tensor, &error);
 }
 

@@ -30,27 +30,19 @@ bool xt_blob_load(ErlNifEnv *env) {
   return owner_type != NULL;
 }
 
-/* The handle of memory that can be handed out. */
-static xt_status take_plain(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
-  xt_status status = xt_tensor_take(resource, out, error);
-  if (status != XT_STATUS_ok) return status;
-  status = xt_tensor_check_plain(&(*out)->info, error);
-  if (status != XT_STATUS_ok) xt_tensor_drop(*out);
-  return status;
+/* The owner of all blobs of one tensor: made once, since a resource of its own would double the cost of a blob. */
+static owner_resource *owner_of(xt_tensor_resource *resource) {
+  void *owner = atomic_load(&resource->owner);
+  if (owner) return owner;
+  owner_resource *made = enif_alloc_resource(owner_type, sizeof *made);
+  made->handle = xt_tensor_keep(resource->handle);
+  if (atomic_compare_exchange_strong(&resource->owner, &owner, made)) return made;
+  enif_release_resource(made); /* another call was first */
+  return owner;
 }
 
-/* blob_to(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_tensor_resource *resource;
-  xt_tensor *handle;
-  xt_error error;
-  (void)argc;
-  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (take_plain(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-
-  const xt_tensor_info *info = &handle->info;
-  owner_resource *owner = enif_alloc_resource(owner_type, sizeof *owner);
-  owner->handle = handle;
+static ERL_NIF_TERM make_blob(ErlNifEnv *env, xt_tensor_resource *resource) {
+  const xt_tensor_info *info = &resource->handle->info;
   /* in the order maps keep them: sorting costs */
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_element_size,
                          xt_am_owner,      xt_am_ptr,    xt_am_shape, xt_am_strides};
@@ -58,12 +50,24 @@ ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
                            xt_make_device(env, info->device),
                            xt_make_dtype(info->dtype),
                            enif_make_uint64(env, xt_dtype_get(info->dtype)->size),
-                           enif_make_resource(env, owner),
+                           enif_make_resource(env, owner_of(resource)),
                            enif_make_uint64(env, (uintptr_t)info->data),
                            xt_make_dims(env, info->sizes, info->ndim),
                            xt_make_dims(env, info->strides, info->ndim)};
-  enif_release_resource(owner);
-  return xt_make_ok(env, xt_make_struct(env, keys, values, 8));
+  return xt_make_struct(env, keys, values, 8);
+}
+
+/* blob_to(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_tensor_check_plain(&resource->handle->info, &error);
+  ERL_NIF_TERM result = status == XT_STATUS_ok ? xt_make_ok(env, make_blob(env, resource)) : xt_make_error(env, &error);
+  xt_tensor_done(resource);
+  return result;
 }
 
 /* Everything LibTorch would only assert: rank, signs, overflow; and for CPU memory, that it is there. */
@@ -142,40 +146,46 @@ static xt_status get_foreign(ErlNifEnv *env, ERL_NIF_TERM info, xt_foreign *memo
   return XT_STATUS_ok;
 }
 
-/* blob_from(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e}
- *
- * The pin holds the owner that is given and the one inside the blob. */
+static void drop_owner(void *tensor) { xt_tensor_drop(tensor); }
+
+/* Who keeps the memory. A blob that nobody else was named for has a handle as its owner, which is kept as it is; in
+ * every other case a pin holds the owner that was given and the one inside the blob. */
+static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, xt_error *error) {
+  owner_resource *ours = NULL;
+  ERL_NIF_TERM inside, copy;
+  bool has_inside = get_key(env, info, xt_am_owner, &inside);
+  if (has_inside) enif_get_resource(env, inside, owner_type, (void **)&ours);
+  if (ours && given == xt_am_nil) {
+    memory->owner = xt_tensor_keep(ours->handle);
+    memory->release = drop_owner;
+    return XT_STATUS_ok;
+  }
+  xt_pin *pin = xt_pin_new();
+  bool copied =
+      pin && (given == xt_am_nil || xt_pin_term(pin, given, &copy)) && (!has_inside || xt_pin_term(pin, inside, &copy));
+  xt_status status = copied ? xt_pin_tensors(env, pin, given, error)
+                            : xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
+  if (status == XT_STATUS_ok && has_inside) status = xt_pin_tensors(env, pin, inside, error);
+  if (status != XT_STATUS_ok && pin) xt_pin_release(pin);
+  memory->owner = pin;
+  memory->release = xt_pin_release;
+  return status;
+}
+
+/* blob_from(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_blob_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_foreign memory = {.release = xt_pin_release};
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
+  xt_foreign memory = {.sizes = sizes, .strides = strides};
   xt_tensor *tensor = NULL;
   xt_error error;
-  ERL_NIF_TERM owner;
   bool validate;
   int stride_count;
   (void)argc;
   if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate)) return enif_make_badarg(env);
   xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &stride_count, &error);
-  memory.sizes = sizes;
-  memory.strides = strides;
   if (status == XT_STATUS_ok) status = check_foreign(&memory, strides, stride_count, validate, &error);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_pin *pin = xt_pin_new();
-  if (!pin) {
-    xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the owner");
-    return xt_make_error(env, &error);
-  }
-  if (argv[1] != xt_am_nil) {
-    xt_pin_term(pin, argv[1]);
-    status = xt_pin_tensors(env, pin, argv[1], &error);
-  }
-  if (status == XT_STATUS_ok && get_key(env, argv[0], xt_am_owner, &owner)) {
-    xt_pin_term(pin, owner);
-    status = xt_pin_tensors(env, pin, owner, &error);
-  }
-  memory.owner = pin;
+  if (status == XT_STATUS_ok) status = own(env, argv[0], argv[1], &memory, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
-  if (status != XT_STATUS_ok) xt_pin_release(pin);
   return xt_return_tensor(env, status, tensor, &error);
 }
 
@@ -186,10 +196,13 @@ ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (take_plain(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  if (!xt_lease_keep(handle->info.data, handle)) {
+  xt_status status = xt_tensor_take(resource, &handle, &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  status = xt_tensor_check_plain(&handle->info, &error);
+  if (status == XT_STATUS_ok && !xt_lease_keep(handle->info.data, handle))
+    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
+  if (status != XT_STATUS_ok) {
     xt_tensor_drop(handle);
-    xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
     return xt_make_error(env, &error);
   }
   return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));

@@ -12,9 +12,14 @@ void xt_tensor_drop(xt_tensor *tensor) {
   if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) == 0) xt_reaper_push(&tensor->reapable);
 }
 
+static void finish(xt_tensor_resource *resource) {
+  void *owner = atomic_exchange(&resource->owner, NULL);
+  if (owner) enif_release_resource(owner);
+  xt_tensor_drop(resource->handle);
+}
+
 static void release(xt_tensor_resource *resource) {
-  uint_least64_t before = atomic_fetch_or(&resource->state, 1);
-  if (before == 0 && resource->handle) xt_tensor_drop(resource->handle);
+  if (atomic_fetch_or(&resource->state, 1) == 0) finish(resource);
 }
 
 static void tensor_destroyed(ErlNifEnv *env, void *object) {
@@ -47,7 +52,7 @@ xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error) {
 }
 
 void xt_tensor_done(xt_tensor_resource *resource) {
-  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_tensor_drop(resource->handle);
+  if (atomic_fetch_sub(&resource->state, 2) == 3) finish(resource);
 }
 
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
@@ -62,6 +67,7 @@ ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
   const xt_tensor_info *info = &handle->info;
   xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
   atomic_init(&resource->state, 0);
+  atomic_init(&resource->owner, NULL);
   resource->handle = handle;
   /* in the order maps keep them: sorting costs */
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_resource, xt_am_shape};

@@ -16,10 +16,11 @@ extern const xt_torch_api *xt_torch;
  *   state = 2 × calls using the handle + 1 if released
  *
  * A call enters only while the bit is clear. Whoever brings the word to exactly 1, the releasing call or the last
- * user, gives the handle to the reaper; the word stays 1 for ever. */
+ * user, drops handle and owner; the word stays 1 for ever. */
 typedef struct {
   atomic_uint_least64_t state;
   xt_tensor *handle;
+  _Atomic(void *) owner; /* the resource that blobs of this tensor have as their owner, made by the first */
 } xt_tensor_resource;
 
 bool xt_tensor_load(ErlNifEnv *env);

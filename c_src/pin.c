@@ -9,20 +9,22 @@ enum { MAX_TENSORS = 64, MAX_DEPTH = 4 };
 
 xt_pin *xt_pin_new(void) {
   xt_pin *pin = enif_alloc(sizeof *pin);
-  if (!pin) return NULL;
-  memset(pin, 0, sizeof *pin);
-  pin->env = enif_alloc_env();
-  if (pin->env) return pin;
-  enif_free(pin);
-  return NULL;
+  if (pin) memset(pin, 0, sizeof *pin);
+  return pin;
 }
 
-ERL_NIF_TERM xt_pin_term(xt_pin *pin, ERL_NIF_TERM term) { return enif_make_copy(pin->env, term); }
+bool xt_pin_term(xt_pin *pin, ERL_NIF_TERM term, ERL_NIF_TERM *copy) {
+  if (!pin->env) pin->env = enif_alloc_env();
+  if (!pin->env) return false;
+  *copy = enif_make_copy(pin->env, term);
+  return true;
+}
 
 static xt_status hold(xt_pin *pin, xt_tensor_resource *resource, xt_error *error) {
-  if (pin->tensor_count == MAX_TENSORS) return XT_STATUS_ok;
   if (!pin->tensors) pin->tensors = enif_alloc(MAX_TENSORS * sizeof *pin->tensors);
   if (!pin->tensors) return xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
+  if (pin->tensor_count == MAX_TENSORS)
+    return xt_error_set(error, XT_STATUS_limit, "the owner holds more than %d tensors", MAX_TENSORS);
   xt_status status = xt_tensor_take(resource, &pin->tensors[pin->tensor_count], error);
   if (status == XT_STATUS_ok) pin->tensor_count++;
   return status;
@@ -64,7 +66,7 @@ void xt_pin_release(void *object) {
   xt_frozen_remove(&pin->frozen);
   for (int i = 0; i < pin->tensor_count; i++) xt_tensor_drop(pin->tensors[i]);
   enif_free(pin->tensors);
-  enif_free_env(pin->env);
+  if (pin->env) enif_free_env(pin->env);
   xt_memory_free(pin->block);
   enif_free(pin);
 }

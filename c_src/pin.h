@@ -4,13 +4,14 @@
 #define XT_PIN_H
 
 #include <erl_nif.h>
+#include <stdbool.h>
 
 #include "core/frozen.h"
 #include "torch/xt_torch.h"
 
 typedef struct {
-  ErlNifEnv *env;
-  xt_tensor **tensors; /* the tensors found in the owner: release/1 must not take their memory from under the pin */
+  ErlNifEnv *env;      /* the owner's copy */
+  xt_tensor **tensors; /* those found in the owner, which release/1 must not take from under the pin */
   int tensor_count;
   void *block;      /* memory of our own that the tensor is over, or NULL */
   xt_frozen frozen; /* the range, when binaries see it */
@@ -19,8 +20,8 @@ typedef struct {
 /* An empty pin; NULL when there is no memory. */
 xt_pin *xt_pin_new(void);
 
-/* Copies the term into the pin and returns the copy: small binaries have another address there. */
-ERL_NIF_TERM xt_pin_term(xt_pin *pin, ERL_NIF_TERM term);
+/* Copies the term into the pin; the copy matters, since small binaries have another address there. False: no memory. */
+bool xt_pin_term(xt_pin *pin, ERL_NIF_TERM term, ERL_NIF_TERM *copy);
 
 /* Holds the tensors inside the owner by themselves as well. */
 xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error);

@@ -78,16 +78,8 @@ xt_status torch_failed(xt_error *error, const char *what) {
   return xt_error_set(error, XT_STATUS_torch, "%s", first_paragraph(what).c_str());
 }
 
-template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
-  static SilentWarnings silent;
-  if (!host->enter()) return xt_error_set(error, XT_STATUS_stopping, "the node is stopping");
-  struct Leave {
-    ~Leave() { host->leave(); }
-  } leave;
+template <class Body> xt_status guarded(xt_error *error, Body body) noexcept {
   try {
-    c10::InferenceMode no_gradients;
-    warning::WarningHandlerGuard quiet(&silent);
-    host->refused(); /* forget an older answer */
     body();
     return XT_STATUS_ok;
   } catch (const Refusal &refusal) {
@@ -99,6 +91,21 @@ template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
   } catch (...) {
     return xt_error_set(error, XT_STATUS_torch, "LibTorch threw something that is no exception");
   }
+}
+
+/* For all that may reach an operator. */
+template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
+  static SilentWarnings silent;
+  if (!host->enter()) return xt_error_set(error, XT_STATUS_stopping, "the node is stopping");
+  struct Leave {
+    ~Leave() { host->leave(); }
+  } leave;
+  return guarded(error, [&] {
+    c10::InferenceMode no_gradients;
+    warning::WarningHandlerGuard quiet(&silent);
+    host->refused(); /* forget an older answer */
+    body();
+  });
 }
 
 /* ---- Memory: all CPU allocations are counted and within the budget ---- */
@@ -240,30 +247,30 @@ xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor
 
 /* Built by hand rather than with at::from_blob, whose checks abort the VM and whose deleter costs an allocation. */
 xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *error) {
-  return guard(error, [&] {
+  bool owned = false;
+  xt_status status = guarded(error, [&] {
     auto type = scalar_type(memory->dtype);
     auto device = device_of(memory->device);
     auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-    size_t last = 0, elements = 1;
+    size_t last = 0;
+    bool empty = false;
     for (int d = 0; d < memory->ndim; d++) {
       last += static_cast<size_t>((memory->sizes[d] - 1) * memory->strides[d]);
-      elements *= static_cast<size_t>(memory->sizes[d]);
+      empty |= memory->sizes[d] == 0;
     }
-    size_t bytes = elements ? (last + 1) * xt_dtype_get(memory->dtype)->size : 0;
-    c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                         at::DataPtr(
-                             memory->data, nullptr, [](void *) {}, device),
-                         nullptr, false);
+    size_t bytes = empty ? 0 : (last + 1) * xt_dtype_get(memory->dtype)->size;
+    at::DataPtr data(memory->data, memory->owner, memory->release, device);
+    owned = true;
+    c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                               std::move(data), nullptr, false));
     auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
                                                            c10::scalarTypeToTypeMeta(type));
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(memory->sizes, memory->ndim),
                                                         at::IntArrayRef(memory->strides, memory->ndim));
-    xt_tensor *handle = wrap(std::move(tensor));
-    /* The owner changes hands last: until here a failure leaves it with the caller. */
-    unwrap(handle).storage().unsafeGetStorageImpl()->set_data_ptr(
-        at::DataPtr(memory->data, memory->owner, memory->release, device));
-    *out = handle;
+    *out = wrap(std::move(tensor));
   });
+  if (!owned) memory->release(memory->owner);
+  return status;
 }
 
 xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {

@@ -58,7 +58,8 @@ static inline xt_tensor *xt_tensor_keep(xt_tensor *tensor) {
   return tensor;
 }
 
-/* Memory that becomes a tensor: `release(owner)` is called once, on any thread, when the last view of it is gone. */
+/* Memory that becomes a tensor: `release(owner)` is called once, on any thread, when the last view of it is gone, or at
+ * once when no tensor can be made. */
 typedef struct {
   void *data;
   xt_dtype dtype;
@@ -82,7 +83,7 @@ typedef struct {
   size_t layout;       /* XT_TORCH_LAYOUT of the other side: the two libraries are built together */
   bool (*enter)(void); /* xt_calls_enter and its twin: every call is between them */
   void (*leave)(void);
-  void *(*alloc)(size_t size);
+  void *(*alloc)(size_t size); /* tensor memory */
   void (*free)(void *block);
   int (*refused)(void); /* xt_refused */
   bool (*is_frozen)(const void *data, size_t size);

@@ -50,7 +50,8 @@ static ERL_NIF_TERM describe(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     elements *= tensor->shape[d];
   }
   return enif_make_tuple5(env, enif_make_int(env, tensor->dtype.code), enif_make_int(env, tensor->dtype.bits), shape,
-                          strides, elements ? enif_make_int(env, *(uint8_t *)tensor->data) : enif_make_atom(env, "nil"));
+                          strides,
+                          elements ? enif_make_int(env, *(uint8_t *)tensor->data) : enif_make_atom(env, "nil"));
 }
 
 /* ---- Memory of our own, which reports its end ---- */

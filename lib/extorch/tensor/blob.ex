@@ -24,7 +24,7 @@ defmodule ExTorch.Tensor.Blob do
   blob.
   """
 
-  alias ExTorch.{Error, Memory, Native, Tensor}
+  alias ExTorch.{Error, Native, Tensor}
 
   @type t :: %__MODULE__{
           ptr: non_neg_integer(),
@@ -69,19 +69,24 @@ defmodule ExTorch.Tensor.Blob do
   Without an owner the caller answers for the memory.
   """
   @spec from_blob(t() | map(), keyword()) :: Tensor.t() | Tensor.BlobView.t()
-  def from_blob(info, opts \\ []) when is_map(info) and is_list(opts) do
-    validate = Keyword.get(opts, :validate, true)
+  def from_blob(info, opts \\ [])
 
-    case opts do
-      [] -> tensor(info, nil, validate)
-      _ -> with_owner(info, opts, validate)
-    end
+  # The usual calls are matched: looking through options takes longer than the rest.
+  def from_blob(info, []) when is_map(info), do: tensor(info, nil, true)
+  def from_blob(info, validate: validate) when is_map(info), do: tensor(info, nil, validate)
+
+  def from_blob(info, owner: owner) when is_map(info) do
+    %Tensor.BlobView{tensor: tensor(info, owner, true), owner: owner}
   end
 
-  defp with_owner(info, opts, validate) do
-    case Keyword.validate(opts, [:owner, :validate]) do
-      {:ok, _} ->
-        :ok
+  def from_blob(info, opts) when is_map(info) and is_list(opts) do
+    case Keyword.validate(opts, [:owner, validate: true]) do
+      {:ok, opts} ->
+        tensor = tensor(info, opts[:owner], opts[:validate])
+
+        if Keyword.has_key?(opts, :owner),
+          do: %Tensor.BlobView{tensor: tensor, owner: opts[:owner]},
+          else: tensor
 
       {:error, keys} ->
         raise Error.new(
@@ -89,13 +94,12 @@ defmodule ExTorch.Tensor.Blob do
                 "from_blob has no option #{Enum.map_join(keys, ", ", &inspect/1)}"
               )
     end
-
-    case Keyword.fetch(opts, :owner) do
-      {:ok, owner} -> %Tensor.BlobView{tensor: tensor(info, owner, validate), owner: owner}
-      :error -> tensor(info, nil, validate)
-    end
   end
 
-  defp tensor(info, owner, validate),
-    do: Memory.run!(fn -> Native.blob_from(info, owner, validate) end)
+  defp tensor(info, owner, validate) do
+    case Native.blob_from(info, owner, validate) do
+      {:ok, tensor, _} -> tensor
+      {_, error} -> raise error
+    end
+  end
 end
