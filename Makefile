@@ -67,7 +67,7 @@ $(PRIV)/.variant: always
 $(PRIV)/extorch.so: $(NIF_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@)"
 	@mkdir -p $(@D)
-	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $(filter %.o,$^) -ldl -lm $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $(filter %.o,$^) -ldeflate -ldl -lm $(LDFLAGS) -o $@
 
 $(PRIV)/extorch_torch.so: $(SHIM_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@) (LibTorch $(TORCH_VERSION))"

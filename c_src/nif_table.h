@@ -12,32 +12,49 @@
 #define XT_DIRTY_CPU ERL_NIF_DIRTY_JOB_CPU_BOUND
 #define XT_DIRTY_IO ERL_NIF_DIRTY_JOB_IO_BOUND
 
-#define XT_NIFS(X)                          \
-  X(torch_open, 2, XT_DIRTY_IO)             \
-  X(torch_info, 0, XT_BRIEF)                \
-  X(torch_seed, 1, XT_BRIEF)                \
-  X(torch_empty_call, 0, XT_BRIEF)          \
-  X(dtype_supported, 1, XT_BRIEF)           \
-  X(device_count, 1, XT_DIRTY_CPU)          \
-  X(device_memory, 1, XT_DIRTY_CPU)         \
-  X(memory_live, 0, XT_BRIEF)               \
-  X(memory_budget, 0, XT_BRIEF)             \
-  X(memory_set_budget, 1, XT_BRIEF)         \
-  X(memory_drain, 1, XT_DIRTY_IO)           \
-  X(op, 3, XT_BRIEF)                        \
-  X(tensor_from_list, 3, XT_BRIEF)          \
-  X(tensor_to_list, 1, XT_BRIEF)            \
-  X(tensor_from_binary, 3, XT_BRIEF)        \
-  X(tensor_to_binary, 1, XT_BRIEF)          \
-  X(tensor_strides, 1, XT_BRIEF)            \
-  X(tensor_equal, 2, XT_DIRTY_CPU)          \
-  X(tensor_requires_grad, 1, XT_BRIEF)      \
-  X(tensor_with_requires_grad, 2, XT_BRIEF) \
-  X(tensor_release, 1, XT_BRIEF)            \
-  X(blob_to, 1, XT_BRIEF)                   \
-  X(blob_from, 3, XT_BRIEF)                 \
-  X(lease_keep, 1, XT_BRIEF)                \
-  X(lease_end, 1, XT_BRIEF)
+#define XT_NIFS(X)                           \
+  X(torch_open, 2, XT_DIRTY_IO)              \
+  X(torch_info, 0, XT_BRIEF)                 \
+  X(torch_seed, 1, XT_BRIEF)                 \
+  X(torch_empty_call, 0, XT_BRIEF)           \
+  X(dtype_supported, 1, XT_BRIEF)            \
+  X(device_count, 1, XT_DIRTY_CPU)           \
+  X(device_memory, 1, XT_DIRTY_CPU)          \
+  X(memory_live, 0, XT_BRIEF)                \
+  X(memory_budget, 0, XT_BRIEF)              \
+  X(memory_set_budget, 1, XT_BRIEF)          \
+  X(memory_drain, 1, XT_DIRTY_IO)            \
+  X(op, 3, XT_BRIEF)                         \
+  X(tensor_from_list, 3, XT_BRIEF)           \
+  X(tensor_to_list, 1, XT_BRIEF)             \
+  X(tensor_from_binary, 3, XT_BRIEF)         \
+  X(tensor_to_binary, 1, XT_BRIEF)           \
+  X(tensor_strides, 1, XT_BRIEF)             \
+  X(tensor_equal, 2, XT_DIRTY_CPU)           \
+  X(tensor_requires_grad, 1, XT_BRIEF)       \
+  X(tensor_with_requires_grad, 2, XT_BRIEF)  \
+  X(tensor_release, 1, XT_BRIEF)             \
+  X(blob_to, 1, XT_BRIEF)                    \
+  X(blob_from, 3, XT_BRIEF)                  \
+  X(lease_keep, 1, XT_BRIEF)                 \
+  X(lease_end, 1, XT_BRIEF)                  \
+  X(checkpoint_open, 2, XT_DIRTY_IO)         \
+  X(checkpoint_open_binary, 2, XT_DIRTY_CPU) \
+  X(checkpoint_begin, 2, XT_BRIEF)           \
+  X(checkpoint_give, 2, XT_DIRTY_CPU)        \
+  X(checkpoint_close, 1, XT_BRIEF)           \
+  X(checkpoint_keys, 1, XT_DIRTY_CPU)        \
+  X(checkpoint_entries, 1, XT_DIRTY_CPU)     \
+  X(checkpoint_find, 2, XT_BRIEF)            \
+  X(checkpoint_about, 1, XT_DIRTY_CPU)       \
+  X(checkpoint_object, 4, XT_DIRTY_CPU)      \
+  X(checkpoint_tensor, 3, XT_DIRTY_IO)       \
+  X(checkpoint_load_begin, 3, XT_DIRTY_CPU)  \
+  X(checkpoint_load_step, 2, XT_DIRTY_IO)    \
+  X(checkpoint_read, 5, XT_DIRTY_IO)         \
+  X(checkpoint_where, 3, XT_BRIEF)           \
+  X(checkpoint_place, 3, XT_BRIEF)           \
+  X(checkpoint_made_of, 5, XT_DIRTY_CPU)
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);

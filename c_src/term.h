@@ -45,15 +45,61 @@
   X(bytes)          \
   X(mapped)         \
   X(threads)        \
+  X(data)           \
+  X(name)           \
+  X(module)         \
+  X(args)           \
+  X(class)          \
+  X(dict)           \
+  X(list)           \
+  X(new)            \
+  X(state)          \
+  X(map)            \
+  X(pairs)          \
+  X(index)          \
+  X(type)           \
+  X(key)            \
+  X(location)       \
+  X(numel)          \
+  X(nbytes)         \
+  X(kind)           \
+  X(requires_grad)  \
+  X(storage)        \
+  X(parameter)      \
+  X(alignment)      \
+  X(byteorder)      \
+  X(format)         \
+  X(format_version) \
+  X(version)        \
+  X(big)            \
+  X(little)         \
+  X(torchscript)    \
+  X(zip)            \
+  X(need)           \
+  X(place)          \
+  X(open)           \
+  X(more)           \
+  X(done)           \
   X(__struct__)     \
   X(__exception__)
 
 /* Module names. */
-#define XT_MODULES(X)                          \
-  X(module_tensor, "Elixir.ExTorch.Tensor")    \
-  X(module_blob, "Elixir.ExTorch.Tensor.Blob") \
-  X(module_error, "Elixir.ExTorch.Error")      \
-  X(module_complex, "Elixir.ExTorch.Python.Complex")
+#define XT_MODULES(X)                                     \
+  X(module_tensor, "Elixir.ExTorch.Tensor")               \
+  X(module_blob, "Elixir.ExTorch.Tensor.Blob")            \
+  X(module_error, "Elixir.ExTorch.Error")                 \
+  X(module_complex, "Elixir.ExTorch.Python.Complex")      \
+  X(module_raw_text, "Elixir.ExTorch.Python.RawText")     \
+  X(module_bytes, "Elixir.ExTorch.Python.Bytes")          \
+  X(module_byte_array, "Elixir.ExTorch.Python.ByteArray") \
+  X(module_dtype, "Elixir.ExTorch.Python.DType")          \
+  X(module_device, "Elixir.ExTorch.Python.Device")        \
+  X(module_global, "Elixir.ExTorch.Python.Global")        \
+  X(module_object, "Elixir.ExTorch.Python.Object")        \
+  X(module_storage, "Elixir.ExTorch.Python.Storage")      \
+  X(module_dict, "Elixir.ExTorch.Python.Dict")            \
+  X(module_raw_tensor, "Elixir.ExTorch.Python.RawTensor") \
+  X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")
 
 #define XT_DECLARE_ATOM(name) extern ERL_NIF_TERM xt_am_##name;
 #define XT_DECLARE_MODULE(name, text) extern ERL_NIF_TERM xt_am_##name;

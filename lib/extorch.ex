@@ -110,6 +110,35 @@ defmodule ExTorch do
   @spec manual_seed(non_neg_integer()) :: :ok
   def manual_seed(seed) when is_integer(seed) and seed >= 0, do: Native.torch_seed(seed)
 
+  # ---- Checkpoints ----
+
+  @doc """
+  Loads a whole checkpoint: the Python object as Elixir data (`ExTorch.Python`), with tensors in place.
+
+      {:ok, state_dict} = ExTorch.load("model.pt")
+      state_dict["encoder.weight"]
+
+  Each storage is read once, and tensors that shared memory share it again. `ExTorch.Checkpoint` opens the same files
+  lazily and documents the sources and the options `:mmap`, `:verify`, `:strict`, `:ordered`, `:device` and `:limits`.
+  Besides those:
+
+    * `:only` - names, regular expressions, functions of the name (or of name and entry), or a list of such: the only
+      tensors to read. The others are left out of dicts; in lists and tuples an `ExTorch.Checkpoint.Entry` keeps their
+      place.
+    * `:on_progress` - a function of bytes done and bytes in total, called about ten times a second and at the end.
+  """
+  @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
+  def load(source, opts \\ []), do: ExTorch.Checkpoint.load(source, opts)
+
+  @doc "The same, raising."
+  @spec load!(ExTorch.Checkpoint.source(), keyword()) :: term()
+  def load!(source, opts \\ []) do
+    case load(source, opts) do
+      {:ok, object} -> object
+      {:error, error} -> raise error
+    end
+  end
+
   # ---- Making tensors ----
 
   @doc """

@@ -24,7 +24,7 @@ mkdir -p build/c
 for test in test/c/*_test.c; do
   program=build/c/$(basename "$test" .c)
   ${CC:-cc} -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -pthread -fsanitize=address,undefined \
-    -fno-sanitize-recover=all "$test" c_src/core/*.c -lm -o "$program"
+    -fno-sanitize-recover=all "$test" c_src/core/*.c -ldeflate -lm -o "$program"
   ASAN_OPTIONS=allocator_may_return_null=1 "$program"
 done
 

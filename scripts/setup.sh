@@ -25,6 +25,7 @@ has_erl_nif() {
   [ -n "${ERTS_INCLUDE_DIR:-}" ] && [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ] && return
   root=$(erl -noshell -eval 'io:put_chars(code:root_dir()), halt().') && [ -e "$root/usr/include/erl_nif.h" ]
 }
+has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
 has_torch() { "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
@@ -36,6 +37,7 @@ case $job in
     need elixir "Elixir 1.14 or newer, with OTP 25 or newer" command -v elixir
     need "erlang-ssl erlang-inets" "Erlang/OTP's ssl and inets applications" has_otp
     need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
+    need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     need libtorch-dev "LibTorch 1.13 or newer (LIBTORCH_DIR, or a Python with torch)" has_torch
     ;;
 esac

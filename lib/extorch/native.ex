@@ -122,4 +122,73 @@ defmodule ExTorch.Native do
 
   @spec lease_end(non_neg_integer()) :: boolean()
   def lease_end(_address), do: :erlang.nif_error(:not_loaded)
+
+  @type checkpoint :: reference()
+  @type checkpoint_options :: {boolean(), boolean(), integer(), integer(), integer(), integer()}
+  @type target :: non_neg_integer() | String.t()
+
+  @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())
+  def checkpoint_open(_path, _options), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_open_binary(binary(), checkpoint_options()) :: result(checkpoint())
+  def checkpoint_open_binary(_binary, _options), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_begin(non_neg_integer(), checkpoint_options()) ::
+          result({checkpoint(), tuple() | :open})
+  def checkpoint_begin(_size, _options), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_give(checkpoint(), binary()) :: result(tuple() | :open)
+  def checkpoint_give(_checkpoint, _bytes), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_close(checkpoint()) :: :ok
+  def checkpoint_close(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_keys(checkpoint()) :: result([String.t()])
+  def checkpoint_keys(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_entries(checkpoint()) :: result([ExTorch.Checkpoint.Entry.t()])
+  def checkpoint_entries(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_find(checkpoint(), String.t()) :: result([ExTorch.Checkpoint.Entry.t()])
+  def checkpoint_find(_checkpoint, _name), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_about(checkpoint()) :: result({map(), [map()], [String.t()]})
+  def checkpoint_about(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_object(checkpoint(), tuple(), boolean(), MapSet.t()) :: result(term())
+  def checkpoint_object(_checkpoint, _tensors, _ordered, _set), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_tensor(checkpoint(), non_neg_integer(), boolean()) ::
+          result(ExTorch.Tensor.t())
+  def checkpoint_tensor(_checkpoint, _index, _verify), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_load_begin(checkpoint(), [non_neg_integer()], boolean()) ::
+          result({reference(), non_neg_integer()})
+  def checkpoint_load_begin(_checkpoint, _indices, _verify), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_load_step(reference(), non_neg_integer()) ::
+          result({:more, non_neg_integer()} | {:done, list()})
+  def checkpoint_load_step(_loading, _bytes), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_read(
+          checkpoint(),
+          String.t(),
+          non_neg_integer(),
+          non_neg_integer() | nil,
+          boolean()
+        ) ::
+          result(binary() | nil)
+  def checkpoint_read(_checkpoint, _name, _from, _size, _verify),
+    do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_where(checkpoint(), target(), boolean()) :: result(tuple() | nil)
+  def checkpoint_where(_checkpoint, _target, _whole), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_place(checkpoint(), target(), binary()) :: result(:ok)
+  def checkpoint_place(_checkpoint, _target, _header), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_made_of(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
+          result(ExTorch.Tensor.t() | binary())
+  def checkpoint_made_of(_checkpoint, _target, _verify, _offset, _bytes),
+    do: :erlang.nif_error(:not_loaded)
 end

@@ -1,0 +1,102 @@
+/* A Python object as data: what a pickle describes, with nothing of it resolved or run. */
+#ifndef XT_NODE_H
+#define XT_NODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arena.h"
+#include "dtype.h"
+
+typedef enum {
+  XT_NODE_NONE,
+  XT_NODE_BOOL,
+  XT_NODE_INT,
+  XT_NODE_BIG, /* text: little-endian two's complement */
+  XT_NODE_FLOAT,
+  XT_NODE_COMPLEX,
+  XT_NODE_TEXT,     /* valid UTF-8 */
+  XT_NODE_RAW_TEXT, /* a string with lone surrogates, as WTF-8 */
+  XT_NODE_BYTES,
+  XT_NODE_BYTEARRAY,
+  XT_NODE_LIST,
+  XT_NODE_TUPLE,
+  XT_NODE_SET,
+  XT_NODE_FROZENSET,
+  XT_NODE_DICT, /* items: key, value, key, value … */
+  XT_NODE_GLOBAL,
+  XT_NODE_OBJECT,
+  XT_NODE_DTYPE,
+  XT_NODE_DEVICE,
+  XT_NODE_STORAGE, /* index: into the storages */
+  XT_NODE_TENSOR
+} xt_node_kind;
+
+typedef struct xt_node xt_node;
+
+/* A tensor's place in a storage; sizes, strides and offset count elements. */
+typedef struct {
+  xt_dtype dtype;
+  uint32_t storage; /* XT_NO_STORAGE: a meta tensor */
+  uint32_t ndim;
+  int64_t offset;
+  int64_t *sizes, *strides;
+  bool requires_grad, parameter, conj, neg;
+} xt_node_tensor;
+
+enum { XT_NO_STORAGE = UINT32_MAX };
+
+struct xt_node {
+  xt_node_kind kind;
+  uint32_t walk; /* the walk's own note */
+  union {
+    bool boolean;
+    int64_t integer;
+    double number;
+    struct {
+      double re, im;
+    } complex;
+    struct {
+      const char *data;
+      size_t size;
+    } text;
+    struct {
+      xt_node **items;
+      size_t count, room;
+    } list;
+    struct {
+      const char *module, *name;
+      size_t module_size, name_size;
+    } global;
+    /* What was called or made, with what, and what was put into it afterwards; NULL where there is none. */
+    struct {
+      xt_node *callable, *args, *state, *list, *dict;
+      bool is_new;
+    } * object;
+    struct {
+      const char *type;
+      size_t type_size;
+      int64_t index;
+    } device; /* index -1: none */
+    xt_dtype dtype;
+    uint32_t storage;
+    xt_node_tensor *tensor;
+  };
+};
+
+xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind);
+
+/* Appends to a list, tuple, set or dict; false when there is no memory. */
+bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item);
+
+static inline bool xt_node_is_text(const xt_node *node, const char *text, size_t size) {
+  if (node->kind != XT_NODE_TEXT || node->text.size != size) return false;
+  for (size_t i = 0; i < size; i++)
+    if (node->text.data[i] != text[i]) return false;
+  return true;
+}
+
+bool xt_node_is_global(const xt_node *node, const char *module, const char *name);
+
+#endif

@@ -1,0 +1,434 @@
+/* Tensors and records out of an open checkpoint. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/loader.h"
+#include "core/memory.h"
+#include "nif_checkpoint.h"
+#include "nif_table.h"
+#include "nif_tensor.h"
+
+static ErlNifResourceType *loading_type;
+
+/* A load that goes on: it keeps the checkpoint in use. One caller at a time. */
+typedef struct {
+  atomic_flag busy;
+  bool begun;
+  xt_checkpoint_resource *checkpoint;
+  xt_loader loader;
+  size_t *entries; /* which of the index, in order */
+  size_t count;
+} loading;
+
+typedef struct {
+  xt_reapable reapable;
+  xt_loader loader;
+} dead_loader;
+
+static void free_dead(xt_reapable *self) {
+  xt_loader_free(&((dead_loader *)self)->loader);
+  free(self);
+}
+
+static void loading_destroyed(ErlNifEnv *env, void *object) {
+  loading *self = object;
+  (void)env;
+  free(self->entries);
+  if (!self->begun) return;
+  /* regions may be large: the reaper drops them. Without memory for the note it is done here. */
+  dead_loader *dead = malloc(sizeof *dead);
+  if (dead) {
+    *dead = (dead_loader){{NULL, free_dead}, self->loader};
+    xt_reaper_push(&dead->reapable);
+  } else {
+    xt_loader_free(&self->loader);
+  }
+  xt_checkpoint_done(self->checkpoint);
+  enif_release_resource(self->checkpoint);
+}
+
+bool xt_loading_load(ErlNifEnv *env) {
+  ErlNifResourceTypeInit init = {.dtor = loading_destroyed};
+  loading_type = enif_open_resource_type_x(env, "extorch_loading", &init, ERL_NIF_RT_CREATE, NULL);
+  return loading_type != NULL;
+}
+
+/* ---- One tensor ---- */
+
+/* One result of an operator on one tensor, which is taken over. */
+static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
+  size_t count;
+  xt_op_call call = {.name = name, .args = &arg, .arg_count = 1};
+  xt_status status = xt_torch->op(&call, &arena, &results, &count, error);
+  if (status == XT_STATUS_ok) *out = results[0].tensor;
+  xt_arena_free(&arena);
+  xt_tensor_drop(tensor);
+  return status;
+}
+
+static xt_status make_meta(const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value *dims = xt_arena_alloc(&arena, 2 * t->ndim + 1, sizeof *dims), *results;
+  size_t count;
+  if (!dims) return xt_error_set(error, XT_STATUS_no_memory, "no memory for a tensor");
+  for (uint32_t d = 0; d < 2 * t->ndim; d++)
+    dims[d] = (xt_value){.kind = XT_VALUE_INT, .integer = d < t->ndim ? t->sizes[d] : t->strides[d - t->ndim]};
+  xt_value args[] = {{.kind = XT_VALUE_LIST, .list = {dims, t->ndim}},
+                     {.kind = XT_VALUE_LIST, .list = {dims + t->ndim, t->ndim}}};
+  xt_named_value kwargs[] = {{"dtype", {.kind = XT_VALUE_NAME, .name = {xt_dtype_get(t->dtype)->name, false, 0}}},
+                             {"device", {.kind = XT_VALUE_NAME, .name = {"meta", false, 0}}}};
+  xt_op_call call = {"aten::empty_strided", args, 2, kwargs, 2};
+  xt_status status = xt_torch->op(&call, &arena, &results, &count, error);
+  if (status == XT_STATUS_ok) *out = results[0].tensor;
+  xt_arena_free(&arena);
+  return status;
+}
+
+/* The view's region is taken over. */
+static xt_status make_handle(const xt_node_tensor *t, xt_view *view, xt_tensor **out, xt_error *error) {
+  xt_foreign memory = {.data = view->data,
+                       .dtype = t->dtype,
+                       .device = {XT_DEVICE_CPU, -1},
+                       .ndim = (int)t->ndim,
+                       .sizes = t->sizes,
+                       .strides = view->strides,
+                       .owner = view->region,
+                       .release = xt_region_drop};
+  xt_status status = xt_torch->tensor_foreign(&memory, out, error);
+  if (status == XT_STATUS_ok && t->conj) status = apply(*out, "aten::_conj", out, error);
+  if (status == XT_STATUS_ok && t->neg) status = apply(*out, "aten::_neg_view", out, error);
+  if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
+  return status;
+}
+
+static bool is_meta(const xt_checkpoint *c, const xt_node_tensor *t) {
+  return t->storage == XT_NO_STORAGE || !c->records[t->storage];
+}
+
+/* checkpoint_tensor(checkpoint, entry's index, verify?) :: {:ok, tensor, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  ErlNifUInt64 i;
+  xt_error error;
+  xt_tensor *tensor = NULL;
+  xt_view view;
+  bool verify;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &i) ||
+      !xt_get_bool(env, argv[2], &verify))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_opened *opened = resource->opened;
+  const xt_checkpoint *c = &opened->checkpoint;
+  if (i >= c->index.count) {
+    xt_checkpoint_done(resource);
+    return enif_make_badarg(env);
+  }
+  const xt_node_tensor *t = c->index.entries[i].tensor;
+  xt_reader reader = xt_opened_reader(opened, env, verify);
+  xt_status status = XT_STATUS_ok;
+  if (!xt_torch->has_dtype(t->dtype))
+    status = xt_error_set(&error, XT_STATUS_unsupported,
+                          "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
+                          xt_dtype_get(t->dtype)->name, xt_torch->version);
+  else if (is_meta(c, t)) status = make_meta(t, &tensor, &error);
+  else {
+    status = xt_reader_view(&reader, t, &view, &error);
+    if (status == XT_STATUS_ok && opened->file.fd >= 0) {
+      status = xt_file_check(&opened->file, &error);
+      if (status != XT_STATUS_ok) xt_region_drop(view.region);
+    }
+    if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
+  }
+  xt_checkpoint_done(resource);
+  return xt_return_tensor(env, status, tensor, &error);
+}
+
+/* ---- Many tensors ---- */
+
+static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, loading *self) {
+  ERL_NIF_TERM head;
+  ErlNifUInt64 i;
+  unsigned length;
+  if (!enif_get_list_length(env, term, &length)) return false;
+  self->entries = malloc((length + 1) * sizeof *self->entries);
+  if (!self->entries) return false;
+  while (enif_get_list_cell(env, term, &head, &term)) {
+    if (!enif_get_uint64(env, head, &i) || i >= limit) return false;
+    self->entries[self->count++] = i;
+  }
+  return true;
+}
+
+/* checkpoint_load_begin(checkpoint, [entry's index], verify?) :: {:ok, {loading, total bytes}, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  xt_error error;
+  bool verify;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  const xt_checkpoint *c = &resource->opened->checkpoint;
+  loading *self = enif_alloc_resource(loading_type, sizeof *self);
+  memset(self, 0, sizeof *self);
+  atomic_flag_clear(&self->busy);
+  ERL_NIF_TERM term = enif_make_resource(env, self);
+  enif_release_resource(self);
+  bool *wanted = calloc(c->meaning.storage_count + 1, sizeof *wanted);
+  if (!wanted || !get_entries(env, argv[1], c->index.count, self)) {
+    free(wanted);
+    xt_checkpoint_done(resource);
+    return enif_make_badarg(env);
+  }
+  for (size_t i = 0; i < self->count; i++) {
+    const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
+    if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
+  }
+  xt_reader reader = xt_opened_reader(resource->opened, env, verify);
+  xt_status status = xt_loader_begin(&self->loader, &reader, wanted, &error);
+  free(wanted);
+  enif_keep_resource(resource);
+  self->checkpoint = resource;
+  self->begun = true;
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, self->loader.total)));
+}
+
+/* A dtype that LibTorch lacks: its bytes. */
+static ERL_NIF_TERM make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *view) {
+  int64_t span = 1;
+  for (uint32_t d = 0; d < t->ndim; d++) {
+    if (!t->sizes[d]) span = -INT64_MAX;
+    if (span > 0) span += (t->sizes[d] - 1) * view->strides[d];
+  }
+  size_t bytes = span > 0 ? (size_t)span * xt_dtype_get(t->dtype)->size : 0;
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_data, xt_am_dtype, xt_am_shape, xt_am_strides};
+  ERL_NIF_TERM values[] = {xt_am_module_raw_tensor, xt_make_region(env, view->region, view->data, bytes),
+                           xt_make_dtype(t->dtype), xt_make_dims(env, t->sizes, (int)t->ndim),
+                           xt_make_dims(env, t->strides, (int)t->ndim)};
+  return xt_make_struct(env, keys, values, 5);
+}
+
+static xt_status make_loaded(ErlNifEnv *env, const loading *self, size_t i, ERL_NIF_TERM *out, xt_error *error) {
+  const xt_checkpoint *c = self->loader.reader.checkpoint;
+  const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
+  xt_tensor *tensor = NULL;
+  xt_view view;
+  xt_status status;
+  if (is_meta(c, t)) {
+    status = make_meta(t, &tensor, error);
+  } else {
+    xt_loader_view(&self->loader, t, &view);
+    if (!xt_torch->has_dtype(t->dtype)) {
+      *out = make_raw(env, t, &view);
+      return XT_STATUS_ok;
+    }
+    status = make_handle(t, &view, &tensor, error);
+  }
+  if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
+  return status;
+}
+
+static xt_status make_all(ErlNifEnv *env, const loading *self, ERL_NIF_TERM *out, xt_error *error) {
+  ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
+  xt_status status =
+      terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "no memory for the tensors' terms");
+  for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
+    status = make_loaded(env, self, i, &terms[i], error);
+  if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
+  enif_free(terms);
+  return status;
+}
+
+/* checkpoint_load_step(loading, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  loading *self;
+  ErlNifUInt64 budget;
+  xt_error error;
+  bool finished = false;
+  ERL_NIF_TERM list = xt_am_nil;
+  (void)argc;
+  if (!enif_get_resource(env, argv[0], loading_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
+    return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&self->busy)) {
+    xt_error_set(&error, XT_STATUS_busy, "another process is going on with this load");
+    return xt_make_error(env, &error);
+  }
+  self->loader.reader.context = env;
+  xt_opened *opened = self->checkpoint->opened;
+  xt_status status = xt_loader_step(&self->loader, budget, &finished, &error);
+  if (status == XT_STATUS_ok && finished && opened->file.fd >= 0) status = xt_file_check(&opened->file, &error);
+  if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
+  uint64_t done = self->loader.done + (self->loader.current ? self->loader.current_at : 0);
+  atomic_flag_clear(&self->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
+                                  : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}
+
+/* ---- Records ---- */
+
+/* checkpoint_read(checkpoint, record's name, from, size | nil, verify?) :: {:ok, binary, bytes} | {:ok, nil, 0} |
+ * {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  ErlNifBinary name;
+  ErlNifUInt64 from, size = 0;
+  xt_error error;
+  bool verify;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name) ||
+      !enif_get_uint64(env, argv[2], &from) || (argv[3] != xt_am_nil && !enif_get_uint64(env, argv[3], &size)) ||
+      !xt_get_bool(env, argv[4], &verify))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_opened *opened = resource->opened;
+  xt_reader reader = xt_opened_reader(opened, env, verify);
+  const xt_zip_entry *entry = xt_zip_find(&opened->checkpoint.zip, (char *)name.data, name.size);
+  ERL_NIF_TERM binary = xt_am_nil;
+  xt_status status = XT_STATUS_ok;
+  if (entry) {
+    if (argv[3] == xt_am_nil) size = from <= entry->size ? entry->size - from : 0;
+    xt_region *region = from <= entry->size && size <= entry->size - from ? xt_region_new(size ? size : 1, 0) : NULL;
+    if (!region && (from > entry->size || size > entry->size - from))
+      status =
+          xt_error_set(&error, XT_STATUS_bad_argument, "bytes %llu to %llu are not all in the record, which has %llu",
+                       (unsigned long long)from, (unsigned long long)(from + size), (unsigned long long)entry->size);
+    else if (!region) status = xt_reader_refused(&error);
+    else if (opened->checkpoint.zip.count &&
+             (status = xt_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
+      xt_region_drop(region);
+    if (status == XT_STATUS_ok) binary = xt_make_region(env, region, region->data, size);
+  }
+  if (status == XT_STATUS_ok && opened->file.fd >= 0) status = xt_file_check(&opened->file, &error);
+  xt_checkpoint_done(resource);
+  return status == XT_STATUS_ok ? xt_make_ok(env, binary) : xt_make_error(env, &error);
+}
+
+/* ---- Sources that Elixir reads ----
+ *
+ * where → {:place, offset, size}: the record's header is to be read and given to checkpoint_place, then asked again
+ * where → {:bytes, offset, size}: what the tensor or record is made of
+ */
+
+/* What is asked for: an entry by its index, or a record by its name. */
+static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c, const xt_zip_entry **record,
+                       const xt_node_tensor **tensor) {
+  ErlNifUInt64 i;
+  ErlNifBinary name;
+  *tensor = NULL;
+  *record = NULL;
+  if (enif_get_uint64(env, term, &i)) {
+    if (i >= c->index.count) return false;
+    *tensor = c->index.entries[i].tensor;
+    *record = is_meta(c, *tensor) ? NULL : c->records[(*tensor)->storage];
+    return true;
+  }
+  if (!enif_inspect_binary(env, term, &name)) return false;
+  *record = xt_zip_find(&c->zip, (char *)name.data, name.size);
+  return true;
+}
+
+/* checkpoint_where(checkpoint, index | record's name, whole?) :: {:ok, {:place | :bytes, offset, size} | nil, 0} |
+ * {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_where(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  const xt_zip_entry *record;
+  const xt_node_tensor *tensor;
+  xt_error error;
+  bool whole;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &whole)) return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_checkpoint *c = &resource->opened->checkpoint;
+  bool known = get_target(env, argv[1], c, &record, &tensor);
+  ERL_NIF_TERM kind = xt_am_bytes;
+  uint64_t offset = 0, size = 0;
+  if (known && record) {
+    uint64_t data = xt_checkpoint_place(c, record);
+    xt_need need = xt_checkpoint_place_need(record);
+    if (!data) {
+      kind = xt_am_place;
+      offset = need.offset, size = need.size;
+    } else if (tensor && !whole) {
+      xt_reader reader = {.checkpoint = c};
+      xt_reader_span(&reader, tensor, data, &offset, &size);
+    } else {
+      offset = data, size = record->packed;
+    }
+  }
+  xt_checkpoint_done(resource);
+  if (!known) return enif_make_badarg(env);
+  if (!record) return xt_make_ok(env, xt_am_nil);
+  return xt_make_ok(env, enif_make_tuple3(env, kind, enif_make_uint64(env, offset), enif_make_uint64(env, size)));
+}
+
+/* checkpoint_place(checkpoint, index | record's name, header) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  const xt_zip_entry *record;
+  const xt_node_tensor *tensor;
+  ErlNifBinary header;
+  xt_error error;
+  uint64_t data;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[2], &header))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_checkpoint *c = &resource->opened->checkpoint;
+  bool fits =
+      get_target(env, argv[1], c, &record, &tensor) && record && header.size == xt_checkpoint_place_need(record).size;
+  xt_status status = fits ? xt_checkpoint_check_place(c, record, header.data, &data, &error) : XT_STATUS_ok;
+  xt_checkpoint_done(resource);
+  if (!fits) return enif_make_badarg(env);
+  return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
+}
+
+/* checkpoint_made_of(checkpoint, index | record's name, verify?, offset, binary) :: {:ok, tensor | binary, bytes} |
+ * {:error, e}
+ *
+ * The binary has the bytes at that offset; a tensor shares it where nothing has to be done to them. */
+ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  const xt_zip_entry *record;
+  const xt_node_tensor *t;
+  ErlNifUInt64 offset;
+  xt_error error;
+  xt_tensor *tensor = NULL;
+  xt_view view;
+  bool verify;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify) ||
+      !enif_get_uint64(env, argv[3], &offset) || !enif_is_binary(env, argv[4]))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  bool fits = get_target(env, argv[1], &resource->opened->checkpoint, &record, &t);
+  xt_reader reader = xt_opened_reader(resource->opened, env, verify);
+  reader.memory = fits && record ? xt_pin_binary(argv[4]) : NULL;
+  reader.memory_at = offset;
+  ERL_NIF_TERM made = xt_am_nil;
+  xt_status status = XT_STATUS_ok;
+  if (fits && !record && t) {
+    status = make_meta(t, &tensor, &error);
+  } else if (fits && !reader.memory) {
+    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the bytes");
+  } else if (fits && t && !xt_torch->has_dtype(t->dtype)) {
+    status = xt_error_set(&error, XT_STATUS_unsupported,
+                          "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
+                          xt_dtype_get(t->dtype)->name, xt_torch->version);
+  } else if (fits && t) {
+    status = xt_reader_view(&reader, t, &view, &error);
+    if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
+  } else if (fits) {
+    xt_region *region;
+    status = xt_reader_record(&reader, record, &region, &error);
+    if (status == XT_STATUS_ok) made = xt_make_region(env, region, region->data, record->size);
+  }
+  xt_region_drop_later(reader.memory);
+  xt_checkpoint_done(resource);
+  if (!fits) return enif_make_badarg(env);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, tensor ? xt_make_tensor(env, tensor) : made);
+}

@@ -1,0 +1,497 @@
+defmodule ExTorch.Checkpoint do
+  @moduledoc """
+  Checkpoints, opened lazily: what is in a file is known in milliseconds, and a tensor is read when it is asked for.
+
+      {:ok, ckpt} = ExTorch.Checkpoint.open("model.pt")
+      ExTorch.Checkpoint.keys(ckpt)
+      #=> ["encoder.weight", "encoder.bias", …]
+      {:ok, tensor} = ExTorch.Checkpoint.tensor(ckpt, "encoder.weight")
+
+  Opening reads the archive's directory and the pickle, nothing else. `tensor/2` reads just the bytes that the tensor
+  sees, straight into memory that it owns: a row of a large storage costs a row. A handle can be used by many processes at
+  once; it closes by itself when it is no longer referenced.
+
+  ## Options of `open/2` (and of `ExTorch.load/2`)
+
+    * `:mmap` - `false`. `true` maps the file: tensors share the page cache without a copy. They see changes of the file
+      then; when it is truncated under them, operators report `:file_changed` instead of ending the node.
+    * `:verify` - `false`. `true` checks the CRC-32 of every record that is read.
+    * `:strict` - `false`. `true` refuses with `:forbidden` whatever torch's own `weights_only` refuses. Either way nothing
+      that a file names is ever imported or called: without it, unknown classes are inert structs (`ExTorch.Python`).
+    * `:ordered` - `false`. `true` gives dicts as `%ExTorch.Python.Dict{}`, in their order.
+    * `:device` - `:cpu`, another device, or a map or function of where the tensor was saved (`"cuda:0"`).
+    * `:limits` - a keyword list: `pickle_bytes` (64 MiB), `nodes` of the resulting term (8 for every byte of the pickle,
+      at least 1,000,000), `depth` (1,000), `tensor_bytes` and `total_bytes`, which count a repeated element each time it
+      is seen (1 TiB and 4 TiB).
+
+  A source is a path, `{:binary, binary}`, whose memory the tensors share, or a struct that implements `ExTorch.Source`.
+  """
+
+  alias ExTorch.Checkpoint.{Entry, Options, Remote}
+  alias ExTorch.{Error, Memory, Native, Tensor}
+
+  @type source :: Path.t() | {:binary, binary()} | ExTorch.Source.t()
+  @type name :: String.t() | [term()]
+  @type t :: %__MODULE__{resource: reference(), source: source(), options: map()}
+
+  @enforce_keys [:resource, :source, :options]
+  defstruct [:resource, :source, :options]
+
+  # Between two looks at the clock while loading.
+  @step_bytes 32 * 1024 * 1024
+  @progress_milliseconds 100
+
+  # ---- Opening ----
+
+  @doc "Opens a checkpoint."
+  @spec open(source(), keyword()) :: {:ok, t()} | {:error, Error.t()}
+  def open(source, opts \\ []) do
+    options = Options.check!(opts)
+
+    case open_native(source, Options.native(options)) do
+      {:ok, resource} ->
+        {:ok, %__MODULE__{resource: resource, source: source, options: options}}
+
+      {:error, error} ->
+        close_source(source)
+        {:error, located(error, source)}
+    end
+  end
+
+  @doc "The same, raising."
+  @spec open!(source(), keyword()) :: t()
+  def open!(source, opts \\ []), do: bang(open(source, opts))
+
+  defp open_native(path, opts) when is_binary(path) do
+    if path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>) do
+      Memory.run(fn -> Native.checkpoint_open(path, opts) end)
+    else
+      {:error, Error.new(:not_found, "this is no path")}
+    end
+  end
+
+  defp open_native({:binary, binary}, opts) when is_binary(binary) do
+    Memory.run(fn -> Native.checkpoint_open_binary(binary, opts) end)
+  end
+
+  defp open_native(%_{} = source, opts), do: Remote.open(source, opts)
+
+  defp open_native(other, _opts) do
+    {:error,
+     Error.new(
+       :bad_argument,
+       "#{inspect(other, limit: 5)} is no source: use a path, {:binary, binary} or a struct that implements ExTorch.Source"
+     )}
+  end
+
+  @doc "Closes the handle. Tensors that were read stay good; asking the handle again is `:released`."
+  @spec close(t()) :: :ok
+  def close(%__MODULE__{resource: resource, source: source}) do
+    Native.checkpoint_close(resource)
+    close_source(source)
+  end
+
+  defp close_source(%module{} = source) do
+    module.close(source)
+    :ok
+  end
+
+  defp close_source(_), do: :ok
+
+  # ---- What is in it ----
+
+  @doc "The names of all tensors, in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
+  @spec keys(t()) :: [String.t()]
+  def keys(%__MODULE__{} = ckpt), do: ask!(ckpt, &Native.checkpoint_keys/1)
+
+  @doc "All tensors, described, in file order."
+  @spec entries(t()) :: [Entry.t()]
+  def entries(%__MODULE__{} = ckpt), do: ask!(ckpt, &Native.checkpoint_entries/1)
+
+  @doc """
+  One tensor, described.
+
+  The name is dotted, or the path as a list, whose elements are exact: `[0]` is not `["0"]`, and `[]` is the root. A
+  dotted name that several paths share is `:ambiguous`; the message lists them.
+  """
+  @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
+  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) do
+    case ask(ckpt, &Native.checkpoint_find(&1, name)) do
+      {:ok, [entry]} -> {:ok, entry}
+      {:ok, []} -> {:error, not_found(ckpt, name)}
+      {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  def entry(%__MODULE__{} = ckpt, path) when is_list(path) do
+    found =
+      if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
+        with {:ok, several} <- ask(ckpt, &Native.checkpoint_find(&1, Enum.join(path, "."))) do
+          # a name with very many owners is looked for one by one
+          {:ok, if(length(several) < 20, do: several, else: entries(ckpt))}
+        end
+      else
+        {:ok, entries(ckpt)}
+      end
+
+    with {:ok, candidates} <- found do
+      case Enum.find(candidates, &(&1.path === path)) do
+        nil -> {:error, not_found(ckpt, path)}
+        entry -> {:ok, entry}
+      end
+    end
+  end
+
+  @doc "The same, raising."
+  @spec entry!(t(), name()) :: Entry.t()
+  def entry!(ckpt, name), do: bang(entry(ckpt, name))
+
+  defp not_found(ckpt, name) do
+    asked = if is_binary(name), do: name, else: Enum.map_join(name, ".", &to_text/1)
+
+    near =
+      ckpt
+      |> keys()
+      |> Enum.map(&{String.jaro_distance(&1, asked), &1})
+      |> Enum.filter(fn {score, _} -> score > 0.75 end)
+      |> Enum.sort(:desc)
+      |> Enum.take(3)
+      |> Enum.map_join(", ", fn {_, key} -> inspect(key) end)
+
+    hint = if near == "", do: "; keys/1 lists what there is", else: "; did you mean #{near}?"
+    located(Error.new(:not_found, "there is no tensor #{inspect(name)}" <> hint), ckpt.source)
+  end
+
+  defp to_text(key) when is_binary(key) or is_integer(key), do: to_string(key)
+  defp to_text(key), do: inspect(key)
+
+  defp ambiguous(ckpt, name, entries) do
+    paths = Enum.map_join(entries, " and ", &inspect(&1.path))
+
+    located(
+      Error.new(
+        :ambiguous,
+        "#{inspect(name)} stands for several tensors; use the path: #{paths}"
+      ),
+      ckpt.source
+    )
+  end
+
+  @doc "The Python object with an `ExTorch.Checkpoint.Entry` in place of every tensor."
+  @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
+  def object(%__MODULE__{} = ckpt) do
+    with {:ok, entries} <- ask(ckpt, &Native.checkpoint_entries/1), do: build(ckpt, entries)
+  end
+
+  @doc "The same, raising."
+  @spec object!(t()) :: term()
+  def object!(ckpt), do: bang(object(ckpt))
+
+  defp build(ckpt, terms) do
+    tuple = List.to_tuple(terms)
+    ask(ckpt, &Native.checkpoint_object(&1, tuple, ckpt.options.ordered, MapSet.new([0])))
+  end
+
+  @doc """
+  What the file says of itself: `:format` (`:zip` or `:torchscript`), `:byteorder`, `:version` of the archive,
+  `:format_version` and `:alignment` where torch wrote them.
+  """
+  @spec metadata(t()) :: map()
+  def metadata(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(0)
+
+  @doc "The storages that tensors share, in the order the pickle names them."
+  @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
+  def storages(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(1)
+
+  @doc "Is there a storage of that key, `\"0\"` or `\"data/0\"`?"
+  @spec has_storage?(t(), String.t()) :: boolean()
+  def has_storage?(%__MODULE__{} = ckpt, key) when is_binary(key),
+    do: record_name(key) in records(ckpt)
+
+  @doc "The archive's records by their names below the root folder: `\"data.pkl\"`, `\"version\"`, `\"data/0\"` …"
+  @spec records(t()) :: [String.t()]
+  def records(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(2)
+
+  defp about(ckpt), do: ask!(ckpt, &Native.checkpoint_about/1)
+
+  # ---- Reading ----
+
+  @doc "Reads one tensor. The name is as in `entry/2`."
+  @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
+  def tensor(%__MODULE__{} = ckpt, name) do
+    with {:ok, entry} <- entry(ckpt, name), do: read(ckpt, entry)
+  end
+
+  @doc "The same, raising."
+  @spec tensor!(t(), name()) :: Tensor.t()
+  def tensor!(ckpt, name), do: bang(tensor(ckpt, name))
+
+  defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
+    with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, options.verify),
+         {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, bytes) do
+      {:ok, place(ckpt, tensor, entry)}
+    else
+      {:error, error} -> {:error, located(error, source)}
+    end
+  end
+
+  defp read(ckpt, entry) do
+    with {:ok, tensor} <-
+           ask(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify)) do
+      {:ok, place(ckpt, tensor, entry)}
+    end
+  end
+
+  # To the device it is wanted on.
+  defp place(ckpt, %Tensor{device: :cpu} = tensor, entry) do
+    case Options.device_for(ckpt.options, entry.device) do
+      :cpu -> tensor
+      device -> Tensor.to(tensor, device: device)
+    end
+  end
+
+  defp place(_ckpt, other, _entry), do: other
+
+  @doc """
+  Goes through the tensors in file order, lazily: `{name, tensor}`, one in memory at a time. Option: `:only`, as in
+  `ExTorch.load/2`. A tensor that cannot be read raises.
+  """
+  @spec stream(t(), keyword()) :: Enumerable.t()
+  def stream(%__MODULE__{} = ckpt, opts \\ []) do
+    only = %{only: opts[:only]}
+
+    ckpt
+    |> entries()
+    |> Stream.filter(&Options.selected?(only, &1))
+    |> Stream.map(&{&1.name, bang(read(ckpt, &1))})
+  end
+
+  @doc "The bytes of a storage, as they are in the file. The key is `\"0\"` or `\"data/0\"`."
+  @spec read_storage(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
+  def read_storage(%__MODULE__{} = ckpt, key) when is_binary(key),
+    do: read_record(ckpt, record_name(key))
+
+  @doc "A part of them; a range that ends past the storage is an error."
+  @spec read_storage(t(), String.t(), non_neg_integer(), non_neg_integer()) ::
+          {:ok, binary()} | {:error, Error.t()}
+  def read_storage(%__MODULE__{} = ckpt, key, offset, length)
+      when is_binary(key) and is_integer(offset) and offset >= 0 and is_integer(length) and
+             length >= 0 do
+    read_bytes(ckpt, record_name(key), offset, length)
+  end
+
+  @doc "A record of the archive, unpacked."
+  @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
+  def read_record(%__MODULE__{} = ckpt, name) when is_binary(name),
+    do: read_bytes(ckpt, name, 0, nil)
+
+  defp record_name("data/" <> _ = name), do: name
+  defp record_name(key), do: "data/" <> key
+
+  defp read_bytes(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
+    with {:known, true} <- {:known, name in records(ckpt)},
+         {:ok, at, bytes} <- Remote.bytes(source, resource, name, true),
+         {:ok, record} <- Remote.made_of(resource, name, ckpt.options.verify, at, bytes),
+         length = length || max(byte_size(record) - offset, 0),
+         {:range, true, _} <- {:range, offset + length <= byte_size(record), byte_size(record)} do
+      {:ok, binary_part(record, offset, length)}
+    else
+      {:known, false} -> {:error, no_record(ckpt, name)}
+      {:range, false, size} -> {:error, past_end(ckpt, offset, length, size)}
+      {:error, error} -> {:error, located(error, source)}
+    end
+  end
+
+  defp read_bytes(ckpt, name, offset, length) do
+    case ask(ckpt, &Native.checkpoint_read(&1, name, offset, length, ckpt.options.verify)) do
+      {:ok, nil} -> {:error, no_record(ckpt, name)}
+      other -> other
+    end
+  end
+
+  defp no_record(ckpt, name) do
+    located(
+      Error.new(:not_found, "there is no record #{inspect(name)}; records/1 lists them"),
+      ckpt.source
+    )
+  end
+
+  defp past_end(ckpt, offset, length, size) do
+    message = "bytes #{offset} to #{offset + length} are not all in the record, which has #{size}"
+    located(Error.new(:bad_argument, message), ckpt.source)
+  end
+
+  # ---- Loading ----
+
+  # The whole object with tensors in place; `only` leaves the rest out of dicts, and an entry in lists and tuples.
+  @doc false
+  def load(source, opts) do
+    with {:ok, ckpt} <- open(source, opts) do
+      try do
+        load_object(ckpt)
+      after
+        close(ckpt)
+      end
+    end
+  end
+
+  defp load_object(ckpt) do
+    entries = entries(ckpt)
+    wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
+
+    with :ok <- check_total(ckpt, wanted),
+         {:ok, tensors} <- load_tensors(ckpt, wanted),
+         {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
+      {:ok, if(ckpt.options.only, do: prune(object), else: object)}
+    end
+  end
+
+  defp check_total(ckpt, entries) do
+    total = Enum.reduce(entries, 0, &(&1.nbytes + &2))
+    limit = ckpt.options.limits[:total_bytes]
+
+    if total <= limit do
+      :ok
+    else
+      {:error,
+       located(
+         Error.new(:limit, "the tensors have #{total} bytes; the limit total_bytes is #{limit}"),
+         ckpt.source
+       )}
+    end
+  end
+
+  # Both lists are in file order.
+  defp merge(entries, entries, tensors), do: tensors
+
+  defp merge([entry | entries], [entry | wanted], [tensor | tensors]),
+    do: [tensor | merge(entries, wanted, tensors)]
+
+  defp merge([entry | entries], wanted, tensors), do: [entry | merge(entries, wanted, tensors)]
+
+  defp prune(%Entry{} = entry), do: entry
+
+  defp prune(%ExTorch.Python.Dict{pairs: pairs} = dict) do
+    %{
+      dict
+      | pairs: for({key, value} <- pairs, not is_struct(value, Entry), do: {key, prune(value)})
+    }
+  end
+
+  defp prune(%_{} = struct), do: struct
+
+  defp prune(map) when is_map(map) do
+    for {key, value} <- map, not is_struct(value, Entry), into: %{}, do: {key, prune(value)}
+  end
+
+  defp prune(list) when is_list(list), do: Enum.map(list, &prune/1)
+
+  defp prune(tuple) when is_tuple(tuple),
+    do: tuple |> Tuple.to_list() |> prune() |> List.to_tuple()
+
+  defp prune(other), do: other
+
+  # Each storage is read once and shared again.
+  defp load_tensors(
+         %{source: %_{} = source, resource: resource, options: options} = ckpt,
+         entries
+       ) do
+    total = entries |> Enum.uniq_by(& &1.storage) |> Enum.reduce(0, &(&1.nbytes + &2))
+
+    result =
+      Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
+        with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
+             {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, data) do
+          report(options.on_progress, min(bytes + entry.nbytes, total), total)
+          storages = Map.put(storages, entry.storage, {offset, data})
+          {:cont, {:ok, [place(ckpt, tensor, entry) | done], storages, bytes + entry.nbytes}}
+        else
+          {:error, error} -> {:halt, {:error, located(error, source)}}
+        end
+      end)
+
+    with {:ok, tensors, _, _} <- result, do: {:ok, Enum.reverse(tensors)}
+  end
+
+  defp load_tensors(ckpt, entries) do
+    indices = Enum.map(entries, & &1.index)
+
+    with {:ok, {loading, total}} <-
+           ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
+         {:ok, tensors} <- step(ckpt, loading, total, now()) do
+      {:ok,
+       entries
+       |> Enum.zip(tensors)
+       |> Enum.map(fn {entry, tensor} -> place(ckpt, tensor, entry) end)}
+    end
+  end
+
+  defp storage_bytes(source, resource, entry, storages) do
+    case Map.fetch(storages, entry.storage) do
+      {:ok, known} ->
+        {:ok, known}
+
+      :error ->
+        with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, true),
+             do: {:ok, {offset, bytes}}
+    end
+  end
+
+  defp step(ckpt, loading, total, reported) do
+    case ask(ckpt, fn _ -> Native.checkpoint_load_step(loading, @step_bytes) end) do
+      {:ok, {:more, done}} ->
+        if ckpt.options.on_progress && now() - reported >= @progress_milliseconds do
+          report(ckpt.options.on_progress, done, total)
+          step(ckpt, loading, total, now())
+        else
+          step(ckpt, loading, total, reported)
+        end
+
+      {:ok, {:done, tensors}} ->
+        report(ckpt.options.on_progress, total, total)
+        {:ok, tensors}
+
+      {:error, error} ->
+        {:error, error}
+    end
+  end
+
+  defp report(nil, _done, _total), do: :ok
+  defp report(fun, done, total) when is_function(fun, 2), do: fun.(done, total)
+  defp report(fun, done, total), do: fun.(%{done: done, total: total})
+
+  defp now, do: System.monotonic_time(:millisecond)
+
+  # ---- Errors ----
+
+  defp ask(ckpt, nif) do
+    case Memory.run(fn -> nif.(ckpt.resource) end) do
+      {:ok, value} -> {:ok, value}
+      {:error, error} -> {:error, located(error, ckpt.source)}
+    end
+  end
+
+  defp ask!(ckpt, nif), do: bang(ask(ckpt, nif))
+
+  defp located(error, path) when is_binary(path), do: %{error | path: path}
+  defp located(error, _source), do: error
+
+  defp bang({:ok, value}), do: value
+  defp bang({:error, error}), do: raise(error)
+end
+
+defimpl Inspect, for: ExTorch.Checkpoint do
+  def inspect(ckpt, _opts) do
+    source =
+      case ckpt.source do
+        path when is_binary(path) -> Path.basename(path)
+        {:binary, binary} -> "#{byte_size(binary)} bytes"
+        %module{} -> Kernel.inspect(module)
+      end
+
+    "#ExTorch.Checkpoint<#{source}, #{length(ExTorch.Checkpoint.keys(ckpt))} tensors>"
+  rescue
+    ExTorch.Error -> "#ExTorch.Checkpoint<closed>"
+  end
+end

@@ -1,0 +1,109 @@
+defmodule ExTorch.Checkpoint.Options do
+  @moduledoc false
+  # Options of opening and loading, checked once.
+
+  alias ExTorch.{Device, Error}
+
+  @limits [
+    pickle_bytes: 64 * 1024 * 1024,
+    nodes: nil,
+    depth: 1000,
+    tensor_bytes: 2 ** 40,
+    total_bytes: 2 ** 42
+  ]
+  @defaults [
+    mmap: false,
+    verify: false,
+    strict: false,
+    ordered: false,
+    device: :cpu,
+    only: nil,
+    on_progress: nil,
+    limits: []
+  ]
+
+  def limits, do: @limits
+
+  def check!(opts) do
+    opts = validate!(opts, @defaults, "option")
+    limits = validate!(opts[:limits], @limits, "limit")
+
+    for key <- [:mmap, :verify, :strict, :ordered], not is_boolean(opts[key]) do
+      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(opts[key])}")
+    end
+
+    for {name, value} <- limits,
+        not ((is_integer(value) and value >= 0) or (name == :nodes and value == nil)) do
+      raise Error.new(
+              :bad_argument,
+              "the limit #{name} is a number of 0 or more, not #{inspect(value)}"
+            )
+    end
+
+    unless limits[:depth] in 1..10_000,
+      do: raise(Error.new(:bad_argument, "the limit depth is from 1 to 10,000"))
+
+    check_progress!(opts[:on_progress])
+    check_device!(opts[:device])
+    opts |> Keyword.put(:limits, limits) |> Map.new()
+  end
+
+  # What the NIFs take.
+  def native(%{strict: strict, mmap: mmap, limits: limits}) do
+    {strict, mmap, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
+     limits[:tensor_bytes]}
+  end
+
+  defp validate!(opts, known, word) do
+    case Keyword.validate(opts, known) do
+      {:ok, opts} ->
+        opts
+
+      {:error, unknown} ->
+        names = known |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
+
+        raise Error.new(
+                :bad_argument,
+                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
+              )
+    end
+  end
+
+  defp check_progress!(nil), do: :ok
+  defp check_progress!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
+
+  defp check_progress!(other) do
+    raise Error.new(
+            :bad_argument,
+            "on_progress is a function of done and total, not #{inspect(other)}"
+          )
+  end
+
+  defp check_device!(fun) when is_function(fun, 1), do: :ok
+  defp check_device!(map) when is_map(map), do: Enum.each(Map.values(map), &Device.check!/1)
+  defp check_device!(device), do: Device.check!(device)
+
+  # Where a tensor that was saved at `location` goes.
+  def device_for(%{device: fun}, location) when is_function(fun, 1),
+    do: Device.check!(fun.(location))
+
+  def device_for(%{device: map}, location) when is_map(map), do: Map.get(map, location, :cpu)
+  def device_for(%{device: device}, _location), do: device
+
+  # Is the entry selected by `only`?
+  def selected?(%{only: only}, entry), do: selects?(only, entry)
+
+  defp selects?(nil, _entry), do: true
+  defp selects?(list, entry) when is_list(list), do: Enum.any?(list, &selects?(&1, entry))
+  defp selects?(name, entry) when is_binary(name), do: entry.name == name
+  defp selects?(%Regex{} = regex, entry), do: Regex.match?(regex, entry.name)
+  defp selects?(fun, entry) when is_function(fun, 1), do: fun.(entry.name)
+  defp selects?(fun, entry) when is_function(fun, 2), do: fun.(entry.name, entry)
+
+  defp selects?(other, _entry) do
+    raise Error.new(
+            :bad_argument,
+            "only takes names, regular expressions and functions, not #{inspect(other)}"
+          )
+  end
+end

@@ -1,0 +1,81 @@
+defmodule ExTorch.Checkpoint.Remote do
+  @moduledoc false
+  # Checkpoints whose bytes Elixir reads (ExTorch.Source): the NIFs say which bytes they need.
+
+  alias ExTorch.{Error, Memory, Native}
+
+  def open(%module{} = source, native_opts) do
+    with {:ok, size} <- call(module, :size, [source]),
+         {:ok, {resource, need}} <-
+           Memory.run(fn -> Native.checkpoint_begin(size, native_opts) end),
+         :ok <- give(source, resource, need) do
+      {:ok, resource}
+    end
+  end
+
+  defp give(_source, _resource, :open), do: :ok
+
+  defp give(source, resource, {:need, offset, size}) do
+    with {:ok, bytes} <- read(source, offset, size),
+         {:ok, need} <- Memory.run(fn -> Native.checkpoint_give(resource, bytes) end) do
+      give(source, resource, need)
+    end
+  end
+
+  # The bytes of an entry (by index) or record (by name), and where they begin.
+  def bytes(source, resource, target, whole?) do
+    case Memory.run(fn -> Native.checkpoint_where(resource, target, whole?) end) do
+      {:ok, nil} ->
+        {:ok, 0, <<>>}
+
+      {:ok, {:bytes, offset, 0}} ->
+        {:ok, offset, <<>>}
+
+      {:ok, {:bytes, offset, size}} ->
+        with {:ok, bytes} <- read(source, offset, size), do: {:ok, offset, bytes}
+
+      {:ok, {:place, offset, size}} ->
+        with {:ok, header} <- read(source, offset, size),
+             {:ok, :ok} <- Memory.run(fn -> Native.checkpoint_place(resource, target, header) end) do
+          bytes(source, resource, target, whole?)
+        end
+
+      {:error, error} ->
+        {:error, error}
+    end
+  end
+
+  def made_of(resource, target, verify, offset, bytes) do
+    Memory.run(fn -> Native.checkpoint_made_of(resource, target, verify, offset, bytes) end)
+  end
+
+  defp read(%module{} = source, offset, size) do
+    case call(module, :read_at, [source, offset, size]) do
+      {:ok, bytes} when is_binary(bytes) and byte_size(bytes) == size ->
+        {:ok, bytes}
+
+      {:ok, bytes} when is_binary(bytes) ->
+        {:error,
+         Error.new(
+           :io,
+           "the source gave #{byte_size(bytes)} bytes where #{size} were asked for at #{offset}"
+         )}
+
+      other ->
+        other
+    end
+  end
+
+  defp call(module, function, args) do
+    case apply(module, function, args) do
+      {:ok, value} ->
+        {:ok, value}
+
+      {:error, %Error{} = error} ->
+        {:error, error}
+
+      {:error, reason} ->
+        {:error, Error.new(:io, "the source #{inspect(module)} failed: #{inspect(reason)}")}
+    end
+  end
+end
