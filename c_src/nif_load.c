@@ -386,7 +386,8 @@ ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TER
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
 }
 
-/* checkpoint_made_of(checkpoint, index | record's name, verify?, offset, binary) :: {:ok, tensor | binary, bytes} |
+/* checkpoint_made_of(checkpoint, index | record's name, verify?, offset, binary)
+ *   :: {:ok, tensor | %RawTensor{} | binary, bytes} |
  * {:error, e}
  *
  * The binary has the bytes at that offset; a tensor shares it where nothing has to be done to them. */
@@ -414,13 +415,10 @@ ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_T
     status = make_meta(t, &tensor, &error);
   } else if (fits && !reader.memory) {
     status = xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the bytes");
-  } else if (fits && t && !xt_torch->has_dtype(t->dtype)) {
-    status = xt_error_set(&error, XT_STATUS_unsupported,
-                          "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
-                          xt_dtype_get(t->dtype)->name, xt_torch->version);
   } else if (fits && t) {
     status = xt_reader_view(&reader, t, &view, &error);
-    if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
+    if (status == XT_STATUS_ok && !xt_torch->has_dtype(t->dtype)) made = make_raw(env, t, &view);
+    else if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
   } else if (fits) {
     xt_region *region;
     status = xt_reader_record(&reader, record, &region, &error);

@@ -48,6 +48,7 @@ typedef struct {
 } writer;
 
 static void put(writer *out, const char *text, size_t size) {
+  if (!size) return;
   if (out->size + size > out->room) {
     size_t room = 2 * (out->size + size) + 64;
     char *grown = realloc(out->text, room);

@@ -191,7 +191,9 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
 void xt_loader_view(const xt_loader *l, const xt_node_tensor *t, xt_view *out) {
   xt_region *region = l->regions[t->storage];
   out->region = xt_region_keep(region);
-  out->data = region->data + (uint64_t)t->offset * xt_dtype_get(t->dtype)->size;
+  bool empty = false;
+  for (uint32_t d = 0; d < t->ndim; d++) empty |= t->sizes[d] == 0;
+  out->data = region->data + (empty ? 0 : (uint64_t)t->offset * xt_dtype_get(t->dtype)->size);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
 }
 

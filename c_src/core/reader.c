@@ -250,6 +250,7 @@ void xt_reader_span(const xt_reader *r, const xt_node_tensor *t, uint64_t data, 
   const xt_zip_entry *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
   bool whole = record->method == XT_ZIP_DEFLATED || r->verify;
-  *offset = whole ? data : data + (uint64_t)t->offset * item;
-  *size = whole ? record->packed : (uint64_t)layout_of(t).span * item;
+  uint64_t span = (uint64_t)layout_of(t).span * item;
+  *offset = whole || !span ? data : data + (uint64_t)t->offset * item;
+  *size = whole ? record->packed : span;
 }

@@ -229,10 +229,15 @@ defmodule ExTorch.Checkpoint do
 
   defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
     with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, options.verify),
-         {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, bytes) do
+         {:ok, %Tensor{} = tensor} <-
+           Remote.made_of(resource, entry.index, options.verify, offset, bytes) do
       {:ok, place(ckpt, tensor, entry)}
     else
-      {:error, error} -> {:error, located(error, source)}
+      {:ok, _raw} ->
+        {:error, Error.new(:unsupported, "#{entry.dtype} is newer than the linked LibTorch")}
+
+      {:error, error} ->
+        {:error, located(error, source)}
     end
   end
 

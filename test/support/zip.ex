@@ -1,0 +1,97 @@
+defmodule ExTorch.Test.Zip do
+  @moduledoc false
+  # Writes zips byte by byte, honest ones and others: every field can be changed.
+
+  @doc """
+  Records are `{name, data}` or `{name, data, changes}`; changes of a record: `:method, :flags, :crc, :size, :packed,
+  :offset` (in the directory), `:local` (a keyword list of the same for its own header), `:bytes` (what is stored).
+  Options: `:align`, `:tail` (bytes after the end), `:entries`, `:directory_size`, `:directory_offset`, `:end64`.
+  """
+  def make(records, opts \\ []) do
+    {body, central} =
+      Enum.reduce(records, {<<>>, []}, fn record, {body, central} ->
+        {name, data, changes} = normal(record)
+        offset = byte_size(body)
+        {local, directory} = record(name, data, changes, offset, opts[:align])
+        {body <> local, [directory | central]}
+      end)
+
+    directory = central |> Enum.reverse() |> IO.iodata_to_binary()
+    count = opts[:entries] || length(records)
+    size = opts[:directory_size] || byte_size(directory)
+    at = opts[:directory_offset] || byte_size(body)
+
+    end64 =
+      if opts[:end64] do
+        wide =
+          Keyword.merge(
+            [entries: count, size: size, offset: at, at: byte_size(body) + byte_size(directory)],
+            opts[:end64]
+          )
+
+        entries = wide[:entries]
+
+        <<"PK", 6, 6, 44::little-64, 0::16, 0::16, 0::32, 0::32, entries::little-64,
+          entries::little-64, wide[:size]::little-64, wide[:offset]::little-64, "PK", 6, 7, 0::32,
+          wide[:at]::little-64, 1::little-32>>
+      else
+        <<>>
+      end
+
+    body <>
+      directory <>
+      end64 <>
+      <<"PK", 5, 6, 0::16, 0::16, count::little-16, count::little-16, size::little-32,
+        at::little-32,
+        0::16>> <>
+      (opts[:tail] || <<>>)
+  end
+
+  @doc "A checkpoint of a pickle and storages `%{\"0\" => bytes}`."
+  def checkpoint(pickle, storages \\ %{}, opts \\ []) do
+    more = Keyword.get(opts, :more, [])
+
+    make(
+      [{"archive/data.pkl", pickle}] ++
+        for({key, bytes} <- storages, do: {"archive/data/" <> key, bytes}) ++
+        more ++ [{"archive/version", "3\n"}],
+      Keyword.put_new(opts, :align, 64)
+    )
+  end
+
+  defp normal({name, data}), do: {name, data, []}
+  defp normal(record), do: record
+
+  defp record(name, data, changes, offset, align) do
+    stored = changes[:bytes] || data
+
+    base = [
+      method: 0,
+      flags: 0,
+      crc: :erlang.crc32(data),
+      size: byte_size(data),
+      packed: byte_size(stored),
+      offset: offset,
+      name: name
+    ]
+
+    central = Keyword.merge(base, Keyword.drop(changes, [:local, :bytes]))
+
+    local =
+      base
+      |> Keyword.merge(Keyword.take(changes, [:method, :flags]))
+      |> Keyword.merge(changes[:local] || [])
+
+    pad = if align, do: rem(align - rem(offset + 30 + byte_size(local[:name]) + 4, align), align)
+    extra = if pad, do: <<"FB", pad::little-16, String.duplicate("Z", pad)::binary>>, else: <<>>
+
+    {<<"PK", 3, 4, 20::little-16, local[:flags]::little-16, local[:method]::little-16, 0::32,
+       local[:crc]::little-32, local[:packed]::little-32, local[:size]::little-32,
+       byte_size(local[:name])::little-16, byte_size(extra)::little-16, local[:name]::binary,
+       extra::binary, stored::binary>>,
+     <<"PK", 1, 2, 20::little-16, 20::little-16, central[:flags]::little-16,
+       central[:method]::little-16, 0::32, central[:crc]::little-32, central[:packed]::little-32,
+       central[:size]::little-32, byte_size(central[:name])::little-16, 0::16, 0::16, 0::16,
+       0::16, 0::32, central[:offset]::little-32, central[:name]::binary>>}
+  end
+end
