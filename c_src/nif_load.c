@@ -261,7 +261,7 @@ ERL_NIF_TERM xt_nif_checkpoint_load_step(ErlNifEnv *env, int argc, const ERL_NIF
   xt_status status = xt_loader_step(&self->loader, budget, &finished, &error);
   if (status == XT_STATUS_ok && finished && opened->file.fd >= 0) status = xt_file_check(&opened->file, &error);
   if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
-  uint64_t done = self->loader.done + (self->loader.current ? self->loader.current_at : 0);
+  uint64_t done = self->loader.done;
   atomic_flag_clear(&self->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)

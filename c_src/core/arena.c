@@ -10,7 +10,7 @@ typedef struct xt_arena_chunk {
   max_align_t data[];
 } chunk;
 
-enum { CHUNK = 4096, ALIGN = _Alignof(max_align_t) };
+enum { FIRST_CHUNK = 4096, LAST_CHUNK = 64 << 10, ALIGN = _Alignof(max_align_t) };
 
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   size_t bytes;
@@ -19,8 +19,9 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   if (!bytes) bytes = ALIGN;
   chunk *head = arena->chunks;
   if (!head || head->size - head->used < bytes) {
-    /* A zeroed chunk costs nothing for the large ones: calloc maps fresh pages. */
-    size_t room = bytes > CHUNK ? bytes : CHUNK;
+    size_t room = head ? 2 * head->size : FIRST_CHUNK;
+    if (room > LAST_CHUNK) room = LAST_CHUNK;
+    if (room < bytes) room = bytes;
     head = calloc(1, sizeof *head + room);
     if (!head) return NULL;
     head->next = arena->chunks;

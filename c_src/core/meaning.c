@@ -114,7 +114,8 @@ static bool allowed(const xt_node *g) {
 
 xt_status xt_meaning_global(xt_meaning *m, xt_node *g) {
   char name[64];
-  if (equals(g->global.module, g->global.module_size, "torch") && g->global.name_size < sizeof name) {
+  bool lower = g->global.name_size && *g->global.name >= 'a' && *g->global.name <= 'z'; /* as all dtypes are */
+  if (lower && equals(g->global.module, g->global.module_size, "torch") && g->global.name_size < sizeof name) {
     memcpy(name, g->global.name, g->global.name_size);
     name[g->global.name_size] = 0;
     xt_dtype dtype = xt_dtype_from_name(name);

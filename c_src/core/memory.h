@@ -36,4 +36,7 @@ xt_refused xt_memory_refused(void);
 /* Bytes this thread has allocated since the last call: what a NIF tells Elixir it took. */
 int64_t xt_memory_taken(void);
 
+/* Adds what another thread allocated on behalf of this one. */
+void xt_memory_add_taken(int64_t bytes);
+
 #endif

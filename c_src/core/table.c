@@ -4,67 +4,81 @@
 #include <string.h>
 
 /* FNV-1a over words with a final mix; seeded with an address, so that a file cannot aim for collisions. */
-static uint64_t hash_of(const void *key, size_t size) {
+static uint32_t hash_of(const void *key, size_t size) {
   const unsigned char *bytes = key;
-  uint64_t hash = 1469598103934665603ull ^ (uint64_t)(uintptr_t)&hash_of;
-  size_t i = 0;
-  for (; i + 8 <= size; i += 8) {
+  uint64_t hash = (1469598103934665603ull ^ (uint64_t)(uintptr_t)&hash_of) + size;
+  for (; size >= 8; bytes += 8, size -= 8) {
     uint64_t word;
-    memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 1099511628211ull;
-    hash ^= hash >> 29;
+    memcpy(&word, bytes, 8);
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 32;
   }
-  for (; i < size; i++) hash = (hash ^ bytes[i]) * 1099511628211ull;
-  hash ^= hash >> 32;
-  hash *= 0x9E3779B97F4A7C15ull;
-  hash ^= hash >> 29;
-  return hash ? hash : 1;
+  uint64_t word = 0;
+  memcpy(&word, bytes, size);
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return (uint32_t)(hash >> 32);
 }
 
-static xt_table_slot *find(const xt_table *table, const void *key, size_t size, uint64_t hash) {
+static xt_table_slot *find(const xt_table *table, const void *key, size_t size, uint32_t hash) {
   size_t mask = table->room - 1;
   for (size_t at = hash & mask;; at = (at + 1) & mask) {
     xt_table_slot *slot = &table->slots[at];
-    if (!slot->hash) return slot;
-    if (slot->hash == hash && slot->size == size && !memcmp(slot->key, key, size)) return slot;
+    if (!slot->item) return slot;
+    const xt_table_item *item = &table->items[slot->item - 1];
+    if (slot->hash == hash && item->size == size && !memcmp(item->key, key, size)) return slot;
   }
 }
 
-bool xt_table_reserve(xt_table *table, size_t count) {
-  size_t room = 16;
-  while (room < SIZE_MAX / 4 && room / 2 < count) room *= 2;
-  if (room <= table->room) return true;
-  xt_table grown = {calloc(room, sizeof *grown.slots), room, table->count};
-  if (!grown.slots) return false;
-  for (size_t i = 0; i < table->room; i++)
-    if (table->slots[i].hash) {
-      xt_table_slot *old = &table->slots[i];
-      *find(&grown, old->key, old->size, old->hash) = *old;
-    }
+static bool grow_slots(xt_table *table, size_t room) {
+  xt_table_slot *slots = calloc(room, sizeof *slots);
+  if (!slots) return false;
+  for (size_t i = 0; i < table->room; i++) {
+    if (!table->slots[i].item) continue;
+    size_t at = table->slots[i].hash & (room - 1);
+    while (slots[at].item) at = (at + 1) & (room - 1);
+    slots[at] = table->slots[i];
+  }
   free(table->slots);
-  *table = grown;
+  table->slots = slots;
+  table->room = room;
   return true;
+}
+
+bool xt_table_reserve(xt_table *table, size_t count) {
+  if (count > UINT32_MAX / 4) return false;
+  if (count > table->items_room) {
+    size_t room = 2 * table->items_room > count ? 2 * table->items_room : count + 8;
+    xt_table_item *items = realloc(table->items, room * sizeof *items);
+    if (!items) return false;
+    table->items = items;
+    table->items_room = room;
+  }
+  if (2 * count <= table->room) return true;
+  size_t room = table->room ? 2 * table->room : 16;
+  while (room < 2 * count) room *= 2;
+  return grow_slots(table, room);
 }
 
 size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new) {
   if (!xt_table_reserve(table, table->count + 1)) return NULL;
-  uint64_t hash = hash_of(key, size);
+  uint32_t hash = hash_of(key, size);
   xt_table_slot *slot = find(table, key, size, hash);
-  *is_new = !slot->hash;
+  *is_new = !slot->item;
   if (*is_new) {
-    *slot = (xt_table_slot){key, size, 0, hash};
-    table->count++;
+    table->items[table->count++] = (xt_table_item){key, size, 0};
+    *slot = (xt_table_slot){hash, (uint32_t)table->count};
   }
-  return &slot->value;
+  return &table->items[slot->item - 1].value;
 }
 
 size_t *xt_table_get(const xt_table *table, const void *key, size_t size) {
   if (!table->count) return NULL;
   xt_table_slot *slot = find(table, key, size, hash_of(key, size));
-  return slot->hash ? &slot->value : NULL;
+  return slot->item ? &table->items[slot->item - 1].value : NULL;
 }
 
 void xt_table_free(xt_table *table) {
+  free(table->items);
   free(table->slots);
-  *table = (xt_table){NULL, 0, 0};
+  *table = (xt_table){0};
 }

@@ -38,7 +38,7 @@ defmodule ExTorch.Checkpoint do
   defstruct [:resource, :source, :options]
 
   # Between two looks at the clock while loading.
-  @step_bytes 32 * 1024 * 1024
+  @step_bytes 64 * 1024 * 1024
   @progress_milliseconds 100
 
   # ---- Opening ----

@@ -1,0 +1,106 @@
+# How long does a whole load of 2 GB take, in a fresh OS process on each side, against a plain read() loop of the same
+# bytes into fresh huge pages, and against torch.load? How much memory does it take, and who else notices?
+Code.require_file("data.exs", __DIR__)
+alias Bench.Data
+
+path = Data.write(Path.join(Data.dir(), "llm.pt"), Data.llm_sizes(), 2, "HalfStorage")
+size = File.stat!(path).size
+
+read_loop = """
+import mmap, sys, time, os
+size = os.stat(sys.argv[1]).st_size
+f = open(sys.argv[1], 'rb', buffering=0)
+t = time.perf_counter()
+m = mmap.mmap(-1, size)
+m.madvise(mmap.MADV_HUGEPAGE)
+v, at = memoryview(m), 0
+while at < size: at += f.readinto(v[at:at + (8 << 20)])
+print((time.perf_counter() - t) * 1000)
+"""
+
+torch = """
+import sys, time, torch, resource
+t = time.perf_counter()
+x = torch.load(sys.argv[1])
+print((time.perf_counter() - t) * 1000)
+"""
+
+# In a fresh VM: the load, the largest memory during it, and a ticker that wants to run every millisecond.
+ours = """
+[path, mode] = System.argv()
+rss = fn name -> [_, kb] = Regex.run(~r/\#{name}:\\s+(\\d+) kB/, File.read!("/proc/self/status")); String.to_integer(kb) end
+ExTorch.info()
+base = rss.("VmRSS")
+me = self()
+
+ticker =
+  spawn_link(fn ->
+    loop = fn loop, last, gaps ->
+      receive do
+        :stop -> send(me, {:gaps, Enum.sort(gaps)})
+      after
+        1 ->
+          now = System.monotonic_time(:microsecond)
+          loop.(loop, now, [now - last | gaps])
+      end
+    end
+
+    loop.(loop, System.monotonic_time(:microsecond), [])
+  end)
+
+opts = if mode == "mmap", do: [mmap: true], else: []
+{time, object} = :timer.tc(fn -> ExTorch.load!(path, opts) end)
+peak = rss.("VmHWM")
+send(ticker, :stop)
+gaps = receive do {:gaps, gaps} -> gaps end
+worst = Enum.at(gaps, trunc(length(gaps) * 0.999))
+IO.puts(Enum.join([time / 1000, (peak - base) * 1024, worst / 1000, map_size(object)], " "))
+"""
+
+fresh = fn mode ->
+  paths =
+    Enum.flat_map(:code.get_path(), fn dir ->
+      if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
+    end)
+
+  {text, 0} = System.cmd("elixir", paths ++ ["-e", ours, path, mode])
+
+  [ms, bytes, worst, 291 = _] =
+    text
+    |> String.split()
+    |> Enum.map(fn n -> if n =~ ".", do: String.to_float(n), else: String.to_integer(n) end)
+
+  {ms, bytes, worst}
+end
+
+number = fn text -> text && String.to_float(text) end
+python = System.find_executable("python3")
+
+plain = fn ->
+  if python,
+    do:
+      System.cmd(python, ["-c", read_loop, path]) |> elem(0) |> String.trim() |> String.to_float()
+end
+
+middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
+
+# The sides take turns, on memory that was used before.
+Data.warm(8 * 1024 ** 3)
+runs = for _ <- 1..4, do: {plain.(), fresh.("read"), number.(Data.python(torch, [path]))}
+[_ | runs] = runs
+limit = middle.(Enum.map(runs, &elem(&1, 0)))
+mine = middle.(Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end))
+theirs = if elem(hd(runs), 2), do: middle.(Enum.map(runs, &elem(&1, 2)))
+
+IO.puts("#{Float.round(size / 1.0e9, 2)} GB, 291 tensors, medians of 3 fresh processes")
+Data.show("read() loop into fresh huge pages", limit)
+Data.show("ExTorch.load", mine, "#{Float.round(mine / limit, 2)} of the loop")
+if theirs, do: Data.show("torch.load", theirs, "#{Float.round(theirs / mine, 2)} times ours")
+extra = runs |> Enum.map(fn {_, {_, bytes, _}, _} -> bytes end) |> Enum.max()
+IO.puts("memory: the payload and #{Float.round((extra - size) / 1024 / 1024, 1)} MiB")
+worst = runs |> Enum.map(fn {_, {_, _, ms}, _} -> ms end) |> middle.()
+IO.puts("a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(worst, 2)} ms")
+{ms, _, _} = fresh.("mmap")
+Data.show("ExTorch.load, mmap: true, nothing touched", ms)
+
+File.rm_rf!(Path.dirname(path))
