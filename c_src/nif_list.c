@@ -234,11 +234,17 @@ ERL_NIF_TERM xt_nif_tensor_to_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     xt_tensor_done(resource);
     return enif_schedule_nif(env, "tensor_to_list", XT_DIRTY_CPU, xt_nif_tensor_to_list, argc, argv);
   }
-  xt_status status = xt_torch->tensor_plain(resource->handle, &plain, &error);
+  xt_tensor *handle = xt_tensor_keep(resource->handle);
   xt_tensor_done(resource);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_torch->tensor_plain(handle, &plain, &error);
+  if (status != XT_STATUS_ok) {
+    xt_tensor_drop(handle);
+    return xt_make_error(env, &error);
+  }
   const char *end = (char *)plain->info.data + plain->info.span;
   ERL_NIF_TERM list = make_list(env, &plain->info, 0, &end);
+  status = xt_tensor_check_memory(handle, &error);
   xt_tensor_drop(plain);
-  return xt_make_ok(env, list);
+  xt_tensor_drop(handle);
+  return status == XT_STATUS_ok ? xt_make_ok(env, list) : xt_make_error(env, &error);
 }

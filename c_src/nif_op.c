@@ -231,6 +231,13 @@ static ERL_NIF_TERM make_results(ErlNifEnv *env, const xt_value *results, size_t
   return enif_make_tuple_from_array(env, terms, (unsigned)count);
 }
 
+static void drop_results(const xt_value *results, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (results[i].kind == XT_VALUE_TENSOR) xt_tensor_drop(results[i].tensor);
+    if (results[i].kind == XT_VALUE_LIST) drop_results(results[i].list.items, results[i].list.count);
+  }
+}
+
 /* ---- The call ---- */
 
 static bool get_name(ErlNifEnv *env, ERL_NIF_TERM term, char *name, size_t size) {
@@ -268,6 +275,10 @@ ERL_NIF_TERM xt_nif_op(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
     call.args = args.list.items;
     call.arg_count = args.list.count;
     status = xt_torch->op(&call, &in.arena, &results, &count, &error);
+  }
+  for (size_t i = 0; !dirty && i < in.used_count && status == XT_STATUS_ok; i++) {
+    status = xt_tensor_check_memory(in.used[i]->handle, &error);
+    if (status != XT_STATUS_ok) drop_results(results, count);
   }
   for (size_t i = 0; i < in.used_count; i++) xt_tensor_done(in.used[i]);
   if (!dirty && status == XT_STATUS_ok) result = make_results(env, results, count);

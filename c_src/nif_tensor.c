@@ -1,6 +1,7 @@
 #include "nif_tensor.h"
 
 #include "core/calls.h"
+#include "core/map.h"
 #include "core/memory.h"
 #include "export.h"
 #include "nif_table.h"
@@ -91,6 +92,13 @@ xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
   return xt_error_set(error, XT_STATUS_unsupported, "this tensor's memory cannot be handed out: it %s", why);
 }
 
+xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error) {
+  if (!xt_map_poisoned(tensor->info.data, tensor->info.span)) return XT_STATUS_ok;
+  return xt_error_set(
+      error, XT_STATUS_file_changed,
+      "the mapped file that this tensor sees was truncated; open it again, or load it without mmap: true");
+}
+
 /* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil: the layout has no strides */
 ERL_NIF_TERM xt_nif_tensor_strides(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
@@ -115,6 +123,8 @@ ERL_NIF_TERM xt_nif_tensor_equal(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   xt_status status = xt_tensor_use(b, &error);
   if (status == XT_STATUS_ok) {
     status = xt_torch->tensor_equal(a->handle, b->handle, &equal, &error);
+    if (status == XT_STATUS_ok) status = xt_tensor_check_memory(a->handle, &error);
+    if (status == XT_STATUS_ok) status = xt_tensor_check_memory(b->handle, &error);
     xt_tensor_done(b);
   }
   xt_tensor_done(a);

@@ -44,6 +44,9 @@ ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle);
 /* Is it memory that can be handed out? If not, the error says what to do instead. */
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error);
 
+/* After its values were used: is its memory a mapped file that lost pages meanwhile? */
+xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error);
+
 /* The usual ending of a NIF that made a tensor: {:ok, tensor, bytes} or the error. */
 ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error);
 

@@ -2,7 +2,7 @@ defmodule ExTorch.CheckpointTest do
   use ExTorch.Case
   alias ExTorch.{Checkpoint, DType}
   alias ExTorch.Python.{Complex, RawTensor}
-  alias ExTorch.Test.{JSON, Pickle, Python, Zip}
+  alias ExTorch.Test.{FileSource, JSON, Pickle, Python, Zip}
   doctest ExTorch.Python.Dict
 
   # torch 1.13 does not save the conj bit: its file holds other values than the tensor had.
@@ -89,29 +89,6 @@ defmodule ExTorch.CheckpointTest do
 
         Checkpoint.close(ckpt)
       end
-    end
-  end
-
-  defmodule FileSource do
-    @behaviour ExTorch.Source
-    defstruct [:path, :log]
-
-    @impl true
-    def size(%{path: path}), do: {:ok, File.stat!(path).size}
-
-    @impl true
-    def read_at(%{path: path} = source, offset, length) do
-      if source.log, do: send(source.log, {:read, offset, length})
-      {:ok, io} = File.open(path, [:read, :raw, :binary])
-      result = :file.pread(io, offset, length)
-      File.close(io)
-      result
-    end
-
-    @impl true
-    def close(source) do
-      if source.log, do: send(source.log, :closed)
-      :ok
     end
   end
 
