@@ -1,13 +1,13 @@
 defmodule ExTorch do
   @moduledoc """
-  PyTorch tensors as first-class citizens of the BEAM.
+  PyTorch tensors and checkpoints as first-class citizens of the BEAM.
 
       iex> a = ExTorch.tensor([[1.0, 2.0], [3.0, 4.0]])
       iex> b = ExTorch.matmul(a, a) |> ExTorch.add(0.5)
       iex> ExTorch.Tensor.to_list(b)
       [[7.5, 10.5], [15.5, 22.5]]
 
-  This module makes tensors, does the arithmetic and reductions people reach for, and calls any other operator of
+  This module loads checkpoints (`load/2`; `ExTorch.Checkpoint` opens them lazily), makes tensors, does the arithmetic and reductions people reach for, and calls any other operator of
   LibTorch by its name (`op/3`). `ExTorch.Tensor` is about a tensor's memory and shape.
 
   ## Schedulers

@@ -51,4 +51,17 @@ for fun <- [
   end
 end
 
+say.("A checkpoint that Python's torch 2.14 wrote, opened lazily:")
+path = Path.expand("../test/fixtures/2.14.1/nested.pt", __DIR__)
+{time, ckpt} = :timer.tc(fn -> ExTorch.Checkpoint.open!(path) end)
+IO.puts("  open after #{time} µs: #{inspect(ckpt)}")
+IO.puts("  its first names: #{ckpt |> ExTorch.Checkpoint.keys() |> Enum.take(4) |> inspect()}")
+IO.puts("  one tensor, read now:")
+IO.inspect(ExTorch.Checkpoint.tensor!(ckpt, "model.2.bias"))
+
+say.("And loaded whole, as Elixir data:")
+{:ok, training} = ExTorch.load(path)
+IO.inspect(Map.take(training, ["epoch", "best", "ids", "big", "dtype", {1, "t"}]))
+IO.inspect(hd(training["optimizer"]["param_groups"]))
+
 say.("What is live in the node: #{inspect(Memory.live())}")

@@ -72,7 +72,7 @@ static xt_status read_all(xt_checkpoint *c, const xt_reader *reader, xt_error *e
   return status;
 }
 
-static xt_status try_memory(const uint8_t *data, size_t size, bool verify, bool copied, xt_error *error) {
+static xt_status try_memory(const uint8_t *data, size_t size, bool verify, xt_error *error) {
   xt_checkpoint c;
   /* memory of exactly this size: a byte too far is seen */
   uint8_t *exact = __real_malloc(size ? size : 1);
@@ -83,7 +83,6 @@ static xt_status try_memory(const uint8_t *data, size_t size, bool verify, bool 
   xt_checkpoint_begin(&c, size, &limits, false, error);
   xt_reader reader = {.checkpoint = &c, .memory = &memory, .verify = verify};
   xt_status status = open_all(&c, &reader, error);
-  (void)copied;
   if (status == XT_STATUS_ok) status = read_all(&c, &reader, error);
   xt_checkpoint_free(&c);
   free(exact);
@@ -107,7 +106,7 @@ static void sweep(const char *path) {
   size_t size;
   uint8_t *data = slurp(path, &size);
   xt_error error;
-  xt_status whole = try_memory(data, size, true, false, &error);
+  xt_status whole = try_memory(data, size, true, &error);
   if (whole != XT_STATUS_ok) fprintf(stderr, "%s: %s\n", path, error.message);
   CHECK(whole == XT_STATUS_ok);
 
@@ -125,15 +124,15 @@ static void sweep(const char *path) {
   xt_file_close(&file);
 
   if (size <= 64 << 10)
-    for (size_t cut = 0; cut < size; cut++) CHECK(try_memory(data, cut, false, false, &error) != XT_STATUS_ok);
+    for (size_t cut = 0; cut < size; cut++) CHECK(try_memory(data, cut, false, &error) != XT_STATUS_ok);
   for (size_t bit = 0; size <= 6000 && bit < 8 * size; bit++) {
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
-    try_memory(data, size, bit % 2, false, &error);
+    try_memory(data, size, bit % 2, &error);
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
   }
   for (fail_at = 0;; fail_at++) {
     allocations = 0;
-    xt_status status = try_memory(data, size, false, false, &error);
+    xt_status status = try_memory(data, size, false, &error);
     if (allocations <= fail_at) {
       CHECK(status == XT_STATUS_ok);
       break;

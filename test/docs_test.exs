@@ -1,0 +1,60 @@
+defmodule ExTorch.DocsTest do
+  # The README's promises that a machine can check.
+  use ExTorch.Case
+
+  @readme File.read!("README.md")
+
+  test "every module and function that the README names is there" do
+    for [name, function, arity] <-
+          Regex.scan(~r/`(ExTorch(?:\.[A-Z]\w+)*)\.([a-z_]+[?!]?)\/(\d)`/, @readme,
+            capture: :all_but_first
+          ) do
+      module = Module.concat([name])
+      assert Code.ensure_loaded?(module), name
+
+      assert function_exported?(module, String.to_atom(function), String.to_integer(arity)),
+             "#{name}.#{function}/#{arity}"
+    end
+
+    for [name] <- Regex.scan(~r/`(ExTorch(?:\.[A-Z]\w+)*)`/, @readme, capture: :all_but_first),
+        name != "ExTorch.Nx" do
+      assert Code.ensure_loaded?(Module.concat([name])), name
+    end
+  end
+
+  test "every make target that the README names is in the Makefile" do
+    makefile = File.read!("Makefile")
+
+    for [target] <- Regex.scan(~r/^make (\w+)/m, @readme, capture: :all_but_first) do
+      assert makefile =~ ~r/^#{target}:/m
+    end
+  end
+
+  test "every public function of the library is documented" do
+    {:ok, modules} = :application.get_key(:extorch, :modules)
+
+    for module <- modules,
+        String.starts_with?(inspect(module), "ExTorch"),
+        not String.contains?(inspect(module), "Test") do
+      case Code.fetch_docs(module) do
+        {:docs_v1, _, _, _, :hidden, _, _} ->
+          :ok
+
+        {:docs_v1, _, _, _, doc, _, functions} ->
+          assert is_map(doc), "#{inspect(module)} has no moduledoc"
+
+          # a function's other arities may share its documentation
+          documented =
+            for {{:function, name, _}, _, _, doc, _} <- functions, is_map(doc), do: name
+
+          for {{:function, name, arity}, _, _, :none, _} <- functions,
+              name not in [:__struct__, :exception, :message] do
+            assert name in documented, "#{inspect(module)}.#{name}/#{arity} has no doc"
+          end
+
+        {:error, _} ->
+          :ok
+      end
+    end
+  end
+end
