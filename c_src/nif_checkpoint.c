@@ -280,36 +280,51 @@ static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_p
   return list;
 }
 
-static int64_t numel_of(const xt_node_tensor *t) {
-  int64_t numel = 1;
-  for (uint32_t d = 0; d < t->ndim; d++) numel *= t->sizes[d];
-  return numel;
+/* Bytes of its elements; of all its parts, when it is sparse. */
+static int64_t bytes_of(const xt_node_tensor *t) {
+  int64_t bytes = (int64_t)xt_dtype_get(t->dtype)->size;
+  for (uint32_t d = 0; d < t->ndim && t->layout == XT_LAYOUT_STRIDED; d++) bytes *= t->sizes[d];
+  if (t->layout != XT_LAYOUT_STRIDED) bytes = 0;
+  for (uint32_t part = 0; part < t->part_count; part++) bytes += bytes_of(t->parts[part]);
+  return bytes;
+}
+
+static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_node_tensor *t) {
+  switch (t->layout) {
+  case XT_LAYOUT_COO: return xt_am_sparse_coo;
+  case XT_LAYOUT_CSR: return xt_am_sparse_csr;
+  case XT_LAYOUT_CSC: return xt_am_sparse_csc;
+  case XT_LAYOUT_BSR: return xt_am_sparse_bsr;
+  case XT_LAYOUT_BSC: return xt_am_sparse_bsc;
+  default: break;
+  }
+  if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) return xt_am_meta;
+  return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
 }
 
 ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   const xt_index_entry *entry = &c->index.entries[i];
   const xt_node_tensor *t = entry->tensor;
   const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->meaning.storages[t->storage];
-  bool meta = !storage || !c->records[t->storage];
+  bool sparse = t->layout != XT_LAYOUT_STRIDED;
+  const xt_storage *saved = sparse ? &c->meaning.storages[t->parts[t->part_count - 1]->storage] : storage;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
                          xt_am_name,       xt_am_nbytes,  xt_am_offset, xt_am_path,  xt_am_requires_grad,
                          xt_am_shape,      xt_am_storage, xt_am_strides};
   ERL_NIF_TERM values[] = {
       xt_am_module_entry,
-      storage ? xt_make_text(env, storage->location, storage->location_size) : xt_make_text(env, "meta", 4),
+      saved ? xt_make_text(env, saved->location, saved->location_size) : xt_make_text(env, "meta", 4),
       xt_make_dtype(t->dtype),
       enif_make_uint64(env, i),
-      meta           ? xt_am_meta
-      : t->parameter ? xt_am_parameter
-                     : xt_am_tensor,
+      kind_of(c, t),
       xt_make_text(env, entry->name, entry->name_size),
-      enif_make_int64(env, numel_of(t) * (int64_t)xt_dtype_get(t->dtype)->size),
+      enif_make_int64(env, bytes_of(t)),
       enif_make_int64(env, t->offset),
       make_path(env, c, entry->path),
       xt_make_bool(t->requires_grad),
       xt_make_dims(env, t->sizes, (int)t->ndim),
       storage ? xt_make_text(env, storage->key, storage->key_size) : xt_am_nil,
-      xt_make_dims(env, t->strides, (int)t->ndim),
+      sparse ? xt_am_nil : xt_make_dims(env, t->strides, (int)t->ndim),
   };
   return xt_make_struct(env, keys, values, 13);
 }

@@ -53,16 +53,38 @@ bool xt_loading_load(ErlNifEnv *env) {
   return loading_type != NULL;
 }
 
-/* ---- One tensor ---- */
+/* ---- One tensor, of any kind ---- */
 
-/* One result of an operator on one tensor, which is taken over. */
+static xt_value tensor_value(xt_tensor *tensor) { return (xt_value){.kind = XT_VALUE_TENSOR, .tensor = tensor}; }
+static xt_value int_value(int64_t integer) { return (xt_value){.kind = XT_VALUE_INT, .integer = integer}; }
+static xt_value name_value(const char *name) { return (xt_value){.kind = XT_VALUE_NAME, .name = {name, false, 0}}; }
+
+static bool dims_value(xt_arena *arena, const int64_t *dims, uint32_t ndim, xt_value *out) {
+  xt_value *items = xt_arena_alloc(arena, ndim, sizeof *items);
+  for (uint32_t d = 0; items && d < ndim; d++) items[d] = int_value(dims[d]);
+  *out = (xt_value){.kind = XT_VALUE_LIST, .list = {items, ndim}};
+  return items != NULL;
+}
+
+/* An operator with at most one result, a tensor. */
+static xt_status run(const xt_op_call *call, xt_arena *arena, xt_tensor **out, xt_error *error) {
+  xt_value *results;
+  size_t count;
+  xt_status status = xt_torch->op(call, arena, &results, &count, error);
+  if (status == XT_STATUS_ok && count) *out = results[0].tensor;
+  return status;
+}
+
+static xt_status no_memory(xt_error *error) {
+  return xt_error_set(error, XT_STATUS_no_memory, "no memory for a tensor");
+}
+
+/* One operator on one tensor, which is taken over. */
 static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
-  xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
-  size_t count;
+  xt_value arg = tensor_value(tensor);
   xt_op_call call = {.name = name, .args = &arg, .arg_count = 1};
-  xt_status status = xt_torch->op(&call, &arena, &results, &count, error);
-  if (status == XT_STATUS_ok) *out = results[0].tensor;
+  xt_status status = run(&call, &arena, out, error);
   xt_arena_free(&arena);
   xt_tensor_drop(tensor);
   return status;
@@ -70,41 +92,107 @@ static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_
 
 static xt_status make_meta(const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
-  xt_value *dims = xt_arena_alloc(&arena, 2 * t->ndim + 1, sizeof *dims), *results;
-  size_t count;
-  if (!dims) return xt_error_set(error, XT_STATUS_no_memory, "no memory for a tensor");
-  for (uint32_t d = 0; d < 2 * t->ndim; d++)
-    dims[d] = (xt_value){.kind = XT_VALUE_INT, .integer = d < t->ndim ? t->sizes[d] : t->strides[d - t->ndim]};
-  xt_value args[] = {{.kind = XT_VALUE_LIST, .list = {dims, t->ndim}},
-                     {.kind = XT_VALUE_LIST, .list = {dims + t->ndim, t->ndim}}};
-  xt_named_value kwargs[] = {{"dtype", {.kind = XT_VALUE_NAME, .name = {xt_dtype_get(t->dtype)->name, false, 0}}},
-                             {"device", {.kind = XT_VALUE_NAME, .name = {"meta", false, 0}}}};
+  xt_value args[2];
+  xt_named_value kwargs[] = {{"dtype", name_value(xt_dtype_get(t->dtype)->name)}, {"device", name_value("meta")}};
   xt_op_call call = {"aten::empty_strided", args, 2, kwargs, 2};
-  xt_status status = xt_torch->op(&call, &arena, &results, &count, error);
-  if (status == XT_STATUS_ok) *out = results[0].tensor;
+  bool made = dims_value(&arena, t->sizes, t->ndim, &args[0]) && dims_value(&arena, t->strides, t->ndim, &args[1]);
+  xt_status status = made ? run(&call, &arena, out, error) : no_memory(error);
   xt_arena_free(&arena);
   return status;
 }
 
-/* The view's region is taken over. */
-static xt_status make_handle(const xt_node_tensor *t, xt_view *view, xt_tensor **out, xt_error *error) {
-  xt_foreign memory = {.data = view->data,
-                       .dtype = t->dtype,
+/* Where the bytes of a strided tensor come from: a reader, or a loader that has read them. */
+typedef struct {
+  const xt_checkpoint *checkpoint;
+  const xt_reader *reader; /* NULL: the loader */
+  const xt_loader *loader;
+} origin;
+
+static xt_status make_strided(const origin *from, const xt_node_tensor *t, xt_dtype dtype, xt_tensor **out,
+                              xt_error *error) {
+  xt_view view;
+  xt_status status = XT_STATUS_ok;
+  if (from->reader) status = xt_reader_view(from->reader, t, &view, error);
+  else xt_loader_view(from->loader, t, &view);
+  if (status != XT_STATUS_ok) return status;
+  xt_foreign memory = {.data = view.data,
+                       .dtype = dtype,
                        .device = {XT_DEVICE_CPU, -1},
                        .ndim = (int)t->ndim,
                        .sizes = t->sizes,
-                       .strides = view->strides,
-                       .owner = view->region,
+                       .strides = view.strides,
+                       .owner = view.region,
                        .release = xt_region_drop};
-  xt_status status = xt_torch->tensor_foreign(&memory, out, error);
+  status = xt_torch->tensor_foreign(&memory, out, error);
   if (status == XT_STATUS_ok && t->conj) status = apply(*out, "aten::_conj", out, error);
   if (status == XT_STATUS_ok && t->neg) status = apply(*out, "aten::_neg_view", out, error);
-  if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
   return status;
 }
 
+/* LibTorch checks that indices fit the shape before it is given them: a file could say anything. */
+static xt_status make_sparse(const xt_node_tensor *t, xt_value *parts, xt_tensor **out, xt_error *error) {
+  static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
+                                      "sparse_csc", "sparse_bsr", "sparse_bsc"};
+  xt_arena arena = {NULL};
+  bool coo = t->layout == XT_LAYOUT_COO;
+  uint32_t n = t->part_count;
+  xt_named_value layout = {"layout", name_value(names[t->layout])};
+  xt_value args[5];
+  memcpy(args, parts, n * sizeof *args);
+  xt_status status = dims_value(&arena, t->sizes, t->ndim, &args[n]) ? XT_STATUS_ok : no_memory(error);
+  xt_op_call check = {coo ? "aten::_validate_sparse_coo_tensor_args" : "aten::_validate_sparse_compressed_tensor_args",
+                      args, n + 1, &layout, !coo};
+  xt_op_call make = {coo ? "aten::sparse_coo_tensor.indices_size"
+                         : "aten::sparse_compressed_tensor.comp_plain_value_size",
+                     args, n + 1, &layout, !coo};
+  if (status == XT_STATUS_ok) status = run(&check, &arena, out, error);
+  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt;
+  if (status == XT_STATUS_ok) status = run(&make, &arena, out, error);
+  xt_arena_free(&arena);
+  return status;
+}
+
+static xt_status make_quantized(const origin *from, const xt_node_tensor *t, xt_value *parts, xt_tensor **out,
+                                xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_tensor *integers;
+  xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
+  xt_status status = make_strided(from, t, dtype, &integers, error);
+  if (status != XT_STATUS_ok) return status;
+  xt_value plain[] = {tensor_value(integers), {.kind = XT_VALUE_FLOAT, .number = t->scale}, int_value(t->zero_point)};
+  xt_value channels[] = {tensor_value(integers), parts[0], parts[1], int_value(t->axis)};
+  xt_op_call call = t->part_count ? (xt_op_call){"aten::_make_per_channel_quantized_tensor", channels, 4, NULL, 0}
+                                  : (xt_op_call){"aten::_make_per_tensor_quantized_tensor", plain, 3, NULL, 0};
+  status = run(&call, &arena, out, error);
+  xt_arena_free(&arena);
+  xt_tensor_drop(integers);
+  return status;
+}
+
+static bool is_sparse(const xt_node_tensor *t) { return t->layout != XT_LAYOUT_STRIDED; }
+
 static bool is_meta(const xt_checkpoint *c, const xt_node_tensor *t) {
-  return t->storage == XT_NO_STORAGE || !c->records[t->storage];
+  return !is_sparse(t) && (t->storage == XT_NO_STORAGE || !c->records[t->storage]);
+}
+
+static xt_status make_any(const origin *from, const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+  xt_value parts[3];
+  uint32_t made = 0;
+  xt_status status = XT_STATUS_ok;
+  for (; made < t->part_count && status == XT_STATUS_ok; made++) {
+    parts[made] = tensor_value(NULL);
+    status = is_meta(from->checkpoint, t->parts[made])
+                 ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
+                 : make_strided(from, t->parts[made], t->parts[made]->dtype, &parts[made].tensor, error);
+  }
+  if (status != XT_STATUS_ok) made--; /* the one that failed */
+  else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
+  else if (is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
+  else if (t->quantized) status = make_quantized(from, t, parts, out, error);
+  else status = make_strided(from, t, t->dtype, out, error);
+  while (made--) xt_tensor_drop(parts[made].tensor);
+  if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
+  return status;
 }
 
 /* checkpoint_tensor(checkpoint, entry's index, verify?) :: {:ok, tensor, bytes} | {:error, e} */
@@ -113,7 +201,6 @@ ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TE
   ErlNifUInt64 i;
   xt_error error;
   xt_tensor *tensor = NULL;
-  xt_view view;
   bool verify;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &i) ||
@@ -128,20 +215,15 @@ ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TE
   }
   const xt_node_tensor *t = c->index.entries[i].tensor;
   xt_reader reader = xt_opened_reader(opened, env, verify);
-  xt_status status = XT_STATUS_ok;
+  origin from = {c, &reader, NULL};
+  xt_status status;
   if (!xt_torch->has_dtype(t->dtype))
     status = xt_error_set(&error, XT_STATUS_unsupported,
                           "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
                           xt_dtype_get(t->dtype)->name, xt_torch->version);
-  else if (is_meta(c, t)) status = make_meta(t, &tensor, &error);
-  else {
-    status = xt_reader_view(&reader, t, &view, &error);
-    if (status == XT_STATUS_ok && opened->file.fd >= 0) {
-      status = xt_file_check(&opened->file, &error);
-      if (status != XT_STATUS_ok) xt_region_drop(view.region);
-    }
-    if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
-  }
+  else status = make_any(&from, t, &tensor, &error);
+  if (status == XT_STATUS_ok && opened->file.fd >= 0 && (status = xt_file_check(&opened->file, &error)) != XT_STATUS_ok)
+    xt_tensor_drop(tensor);
   xt_checkpoint_done(resource);
   return xt_return_tensor(env, status, tensor, &error);
 }
@@ -185,6 +267,7 @@ ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NI
   for (size_t i = 0; i < self->count; i++) {
     const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
     if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
+    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->parts[part]->storage] = true;
   }
   xt_reader reader = xt_opened_reader(resource->opened, env, verify);
   xt_status status = xt_loader_begin(&self->loader, &reader, wanted, &error);
@@ -214,19 +297,15 @@ static ERL_NIF_TERM make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *v
 static xt_status make_loaded(ErlNifEnv *env, const loading *self, size_t i, ERL_NIF_TERM *out, xt_error *error) {
   const xt_checkpoint *c = self->loader.reader.checkpoint;
   const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
+  origin from = {c, NULL, &self->loader};
   xt_tensor *tensor = NULL;
   xt_view view;
-  xt_status status;
-  if (is_meta(c, t)) {
-    status = make_meta(t, &tensor, error);
-  } else {
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !is_meta(c, t)) {
     xt_loader_view(&self->loader, t, &view);
-    if (!xt_torch->has_dtype(t->dtype)) {
-      *out = make_raw(env, t, &view);
-      return XT_STATUS_ok;
-    }
-    status = make_handle(t, &view, &tensor, error);
+    *out = make_raw(env, t, &view);
+    return XT_STATUS_ok;
   }
+  xt_status status = make_any(&from, t, &tensor, error);
   if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
   return status;
 }
@@ -323,7 +402,7 @@ static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c
   if (enif_get_uint64(env, term, &i)) {
     if (i >= c->index.count) return false;
     *tensor = c->index.entries[i].tensor;
-    *record = is_meta(c, *tensor) ? NULL : c->records[(*tensor)->storage];
+    *record = (*tensor)->storage == XT_NO_STORAGE ? NULL : c->records[(*tensor)->storage];
     return true;
   }
   if (!enif_inspect_binary(env, term, &name)) return false;
@@ -405,21 +484,26 @@ ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_T
       !enif_get_uint64(env, argv[3], &offset) || !enif_is_binary(env, argv[4]))
     return enif_make_badarg(env);
   if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  bool fits = get_target(env, argv[1], &resource->opened->checkpoint, &record, &t);
+  const xt_checkpoint *c = &resource->opened->checkpoint;
+  bool fits = get_target(env, argv[1], c, &record, &t);
   xt_reader reader = xt_opened_reader(resource->opened, env, verify);
   reader.memory = fits && record ? xt_pin_binary(argv[4]) : NULL;
   reader.memory_at = offset;
+  origin from = {c, &reader, NULL};
   ERL_NIF_TERM made = xt_am_nil;
   xt_status status = XT_STATUS_ok;
-  if (fits && !record && t) {
-    status = make_meta(t, &tensor, &error);
-  } else if (fits && !reader.memory) {
-    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the bytes");
-  } else if (fits && t) {
+  if (fits && t && t->part_count) {
+    status = xt_error_set(&error, XT_STATUS_unsupported,
+                          "a tensor of several storages (sparse, quantized per channel) is read from a path or a "
+                          "binary, not from a source");
+  } else if (fits && record && !reader.memory) {
+    status = no_memory(&error);
+  } else if (fits && t && record && !xt_torch->has_dtype(t->dtype)) {
     status = xt_reader_view(&reader, t, &view, &error);
-    if (status == XT_STATUS_ok && !xt_torch->has_dtype(t->dtype)) made = make_raw(env, t, &view);
-    else if (status == XT_STATUS_ok) status = make_handle(t, &view, &tensor, &error);
-  } else if (fits) {
+    if (status == XT_STATUS_ok) made = make_raw(env, t, &view);
+  } else if (fits && t) {
+    status = make_any(&from, t, &tensor, &error);
+  } else if (fits && record) {
     xt_region *region;
     status = xt_reader_record(&reader, record, &region, &error);
     if (status == XT_STATUS_ok) made = xt_make_region(env, region, region->data, record->size);

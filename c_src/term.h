@@ -76,6 +76,12 @@
   X(torchscript)    \
   X(zip)            \
   X(need)           \
+  X(sparse_coo)     \
+  X(sparse_csr)     \
+  X(sparse_csc)     \
+  X(sparse_bsr)     \
+  X(sparse_bsc)     \
+  X(quantized)      \
   X(place)          \
   X(open)           \
   X(more)           \

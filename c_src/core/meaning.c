@@ -288,6 +288,99 @@ static xt_status rebuild_parameter(xt_meaning *m, const xt_node *args, xt_node *
                                                                 : corrupt(m, "requires_grad is no boolean");
 }
 
+/* ---- Tensors made of tensors ---- */
+
+static bool get_number(const xt_node *node, double *out) {
+  if (node && node->kind == XT_NODE_FLOAT) *out = node->number;
+  else if (node && node->kind == XT_NODE_INT) *out = (double)node->integer;
+  else return false;
+  return true;
+}
+
+/* torch.serialization._get_layout('torch.sparse_coo') */
+static bool get_layout(const xt_node *node, xt_layout *out) {
+  static const struct {
+    const char *name;
+    xt_layout layout;
+  } layouts[] = {{"torch.sparse_coo", XT_LAYOUT_COO},
+                 {"torch.sparse_csr", XT_LAYOUT_CSR},
+                 {"torch.sparse_csc", XT_LAYOUT_CSC},
+                 {"torch.sparse_bsr", XT_LAYOUT_BSR},
+                 {"torch.sparse_bsc", XT_LAYOUT_BSC}};
+  if (!node || node->kind != XT_NODE_OBJECT ||
+      !xt_node_is_global(node->object->callable, "torch.serialization", "_get_layout") ||
+      node->object->args->list.count != 1)
+    return false;
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+    if (xt_node_is_text(node->object->args->list.items[0], layouts[i].name, strlen(layouts[i].name)))
+      return *out = layouts[i].layout, true;
+  return false;
+}
+
+static const xt_node_tensor *plain_part(const xt_node *node) {
+  bool plain = node && node->kind == XT_NODE_TENSOR && node->tensor->layout == XT_LAYOUT_STRIDED &&
+               !node->tensor->quantized && node->tensor->storage != XT_NO_STORAGE;
+  return plain ? node->tensor : NULL;
+}
+
+/* (layout, (indices, values, size[, coalesced])) or (layout, (compressed, plain, values, size)) */
+static xt_status rebuild_sparse(xt_meaning *m, const xt_node *args, xt_node **out) {
+  const xt_node *data = arg(args, 1);
+  xt_layout layout;
+  if (!get_layout(arg(args, 0), &layout) || !data || data->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
+  uint32_t parts = layout == XT_LAYOUT_COO ? 2 : 3;
+  *out = new_tensor(m);
+  if (!*out) return no_memory(m);
+  xt_node_tensor *t = (*out)->tensor;
+  t->storage = XT_NO_STORAGE;
+  t->layout = layout;
+  t->part_count = parts;
+  for (uint32_t i = 0; i < parts; i++)
+    if (!(t->parts[i] = plain_part(arg(data, i)))) return corrupt(m, "a sparse tensor's parts are no tensors");
+  t->dtype = t->parts[parts - 1]->dtype;
+  xt_status status = get_dims(m, arg(data, parts), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
+  if (status != XT_STATUS_ok) return status;
+  t->strides = xt_arena_alloc(m->arena, t->ndim, sizeof *t->strides); /* zeros: it has none */
+  int64_t elements = 1;
+  for (uint32_t d = 0; d < t->ndim; d++)
+    if (t->sizes[d] && __builtin_mul_overflow(elements, t->sizes[d], &elements))
+      return corrupt(m, "a tensor's shape overflows");
+  return t->strides ? XT_STATUS_ok : no_memory(m);
+}
+
+/* (storage, offset, size, stride, (scheme, scale, zero_point) or (scheme, scales, zero_points, axis), requires_grad,
+ * hooks) */
+static xt_status rebuild_quantized(xt_meaning *m, const xt_node *args, xt_node **out) {
+  const xt_node *q = arg(args, 4);
+  xt_node *made = NULL;
+  if (!q || q->kind != XT_NODE_TUPLE || q->list.count < 3) return corrupt(m, "a quantized tensor has no parameters");
+  bool channels = q->list.count == 4 && xt_node_is_global(arg(q, 0), "torch", "per_channel_affine");
+  if (!channels && !xt_node_is_global(arg(q, 0), "torch", "per_tensor_affine")) return XT_STATUS_ok;
+  xt_status status = rebuild_tensor(m, args, 1, &made);
+  if (status != XT_STATUS_ok) return status;
+  xt_node_tensor *t = made->tensor;
+  if (t->dtype != XT_qint8 && t->dtype != XT_quint8 && t->dtype != XT_qint32)
+    return XT_STATUS_ok; /* packed below a byte */
+  const xt_node *scale = arg(q, 1), *zero = arg(q, 2), *axis = arg(q, 3);
+  t->quantized = true;
+  if (channels) {
+    t->part_count = 2;
+    t->parts[0] = plain_part(scale);
+    t->parts[1] = plain_part(zero);
+    if (!t->parts[0] || !t->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
+        axis->integer >= t->ndim)
+      return corrupt(m, "a quantized tensor's channels are malformed");
+    t->axis = axis->integer;
+  } else if (!get_number(scale, &t->scale) || zero->kind != XT_NODE_INT) {
+    return corrupt(m, "a quantized tensor's scale or zero point is no number");
+  } else {
+    t->zero_point = zero->integer;
+  }
+  if (!get_flag(arg(args, 5), &t->requires_grad)) return corrupt(m, "requires_grad is no boolean");
+  *out = made;
+  return XT_STATUS_ok;
+}
+
 /* ---- Plain Python types ---- */
 
 /* _codecs.encode(text, 'latin1'): how protocol 2 writes bytes. */
@@ -318,13 +411,6 @@ static xt_status to_bytearray(xt_meaning *m, const xt_node *args, xt_node **out)
   if (!*out) return no_memory(m);
   if (bytes) (*out)->text = bytes->text;
   return XT_STATUS_ok;
-}
-
-static bool get_number(const xt_node *node, double *out) {
-  if (node && node->kind == XT_NODE_FLOAT) *out = node->number;
-  else if (node && node->kind == XT_NODE_INT) *out = (double)node->integer;
-  else return false;
-  return true;
 }
 
 static xt_status to_complex(xt_meaning *m, const xt_node *args, xt_node **out) {
@@ -386,6 +472,9 @@ xt_status xt_meaning_reduce(xt_meaning *m, const xt_node *callable, xt_node *arg
     if (equals(name, name_size, "_rebuild_tensor")) return rebuild_tensor(m, args, 1, out);
     if (equals(name, name_size, "_rebuild_parameter")) return rebuild_parameter(m, args, out);
     if (equals(name, name_size, "_rebuild_meta_tensor_no_storage")) return rebuild_meta(m, args, out);
+    if (equals(name, name_size, "_rebuild_sparse_tensor") || equals(name, name_size, "_rebuild_sparse_csr_tensor"))
+      return rebuild_sparse(m, args, out);
+    if (equals(name, name_size, "_rebuild_qtensor")) return rebuild_quantized(m, args, out);
   } else if (equals(module, module_size, "collections")) {
     if (equals(name, name_size, "OrderedDict") || equals(name, name_size, "Counter")) return to_dict(m, args, 0, out);
     if (equals(name, name_size, "defaultdict")) return to_dict(m, args, 1, out);

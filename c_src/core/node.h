@@ -35,14 +35,33 @@ typedef enum {
 
 typedef struct xt_node xt_node;
 
-/* A tensor's place in a storage; sizes, strides and offset count elements. */
-typedef struct {
+/* c10::Layout's numbers, which are the same in every LibTorch. */
+typedef enum {
+  XT_LAYOUT_STRIDED = 0,
+  XT_LAYOUT_COO = 1,
+  XT_LAYOUT_CSR = 2,
+  XT_LAYOUT_CSC = 4,
+  XT_LAYOUT_BSR = 5,
+  XT_LAYOUT_BSC = 6
+} xt_layout;
+
+/* A tensor's place in a storage; sizes, strides and offset count elements.
+ *
+ * A sparse tensor has no storage of its own but parts: indices and values, or compressed indices, plain indices and
+ * values. A quantized one has a storage, and scales and zero points as its parts when they are per channel. */
+typedef struct xt_node_tensor {
   xt_dtype dtype;
-  uint32_t storage; /* XT_NO_STORAGE: a meta tensor */
+  uint32_t storage; /* XT_NO_STORAGE: a meta or sparse tensor */
   uint32_t ndim;
   int64_t offset;
   int64_t *sizes, *strides;
   bool requires_grad, parameter, conj, neg;
+  xt_layout layout;
+  bool quantized;
+  double scale;
+  int64_t zero_point, axis;
+  uint32_t part_count;
+  const struct xt_node_tensor *parts[3];
 } xt_node_tensor;
 
 enum { XT_NO_STORAGE = UINT32_MAX };
