@@ -280,12 +280,11 @@ static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_p
   return list;
 }
 
-/* Bytes of its elements; of all its parts, when it is sparse. */
-static int64_t bytes_of(const xt_node_tensor *t) {
+int64_t xt_tensor_node_bytes(const xt_node_tensor *t) {
   int64_t bytes = (int64_t)xt_dtype_get(t->dtype)->size;
   for (uint32_t d = 0; d < t->ndim && t->layout == XT_LAYOUT_STRIDED; d++) bytes *= t->sizes[d];
   if (t->layout != XT_LAYOUT_STRIDED) bytes = 0;
-  for (uint32_t part = 0; part < t->part_count; part++) bytes += bytes_of(t->parts[part]);
+  for (uint32_t part = 0; part < t->part_count; part++) bytes += xt_tensor_node_bytes(t->more->parts[part]);
   return bytes;
 }
 
@@ -307,7 +306,7 @@ ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   const xt_node_tensor *t = entry->tensor;
   const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->meaning.storages[t->storage];
   bool sparse = t->layout != XT_LAYOUT_STRIDED;
-  const xt_storage *saved = sparse ? &c->meaning.storages[t->parts[t->part_count - 1]->storage] : storage;
+  const xt_storage *saved = sparse ? &c->meaning.storages[t->more->parts[t->part_count - 1]->storage] : storage;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
                          xt_am_name,       xt_am_nbytes,  xt_am_offset, xt_am_path,  xt_am_requires_grad,
                          xt_am_shape,      xt_am_storage, xt_am_strides};
@@ -318,7 +317,7 @@ ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
       enif_make_uint64(env, i),
       kind_of(c, t),
       xt_make_text(env, entry->name, entry->name_size),
-      enif_make_int64(env, bytes_of(t)),
+      enif_make_int64(env, xt_tensor_node_bytes(t)),
       enif_make_int64(env, t->offset),
       make_path(env, c, entry->path),
       xt_make_bool(t->requires_grad),

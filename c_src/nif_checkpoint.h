@@ -38,6 +38,9 @@ ERL_NIF_TERM xt_make_region(ErlNifEnv *env, xt_region *region, const void *data,
 /* A frozen region over a binary, pinned; NULL when there is no memory. */
 xt_region *xt_pin_binary(ERL_NIF_TERM binary);
 
+/* Bytes of a tensor's elements; of all its parts, when it is sparse. */
+int64_t xt_tensor_node_bytes(const xt_node_tensor *tensor);
+
 /* %ExTorch.Checkpoint.Entry{} */
 ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i);
 

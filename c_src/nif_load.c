@@ -159,8 +159,9 @@ static xt_status make_quantized(const origin *from, const xt_node_tensor *t, xt_
   xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
   xt_status status = make_strided(from, t, dtype, &integers, error);
   if (status != XT_STATUS_ok) return status;
-  xt_value plain[] = {tensor_value(integers), {.kind = XT_VALUE_FLOAT, .number = t->scale}, int_value(t->zero_point)};
-  xt_value channels[] = {tensor_value(integers), parts[0], parts[1], int_value(t->axis)};
+  xt_value plain[] = {
+      tensor_value(integers), {.kind = XT_VALUE_FLOAT, .number = t->more->scale}, int_value(t->more->zero_point)};
+  xt_value channels[] = {tensor_value(integers), parts[0], parts[1], int_value(t->more->axis)};
   xt_op_call call = t->part_count ? (xt_op_call){"aten::_make_per_channel_quantized_tensor", channels, 4, NULL, 0}
                                   : (xt_op_call){"aten::_make_per_tensor_quantized_tensor", plain, 3, NULL, 0};
   status = run(&call, &arena, out, error);
@@ -181,9 +182,9 @@ static xt_status make_any(const origin *from, const xt_node_tensor *t, xt_tensor
   xt_status status = XT_STATUS_ok;
   for (; made < t->part_count && status == XT_STATUS_ok; made++) {
     parts[made] = tensor_value(NULL);
-    status = is_meta(from->checkpoint, t->parts[made])
+    status = is_meta(from->checkpoint, t->more->parts[made])
                  ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
-                 : make_strided(from, t->parts[made], t->parts[made]->dtype, &parts[made].tensor, error);
+                 : make_strided(from, t->more->parts[made], t->more->parts[made]->dtype, &parts[made].tensor, error);
   }
   if (status != XT_STATUS_ok) made--; /* the one that failed */
   else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
@@ -233,18 +234,21 @@ ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TE
 static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, loading *self) {
   ERL_NIF_TERM head;
   ErlNifUInt64 i;
-  unsigned length;
-  if (!enif_get_list_length(env, term, &length)) return false;
+  unsigned length = (unsigned)limit;
+  bool all = term == xt_am_all;
+  if (!all && !enif_get_list_length(env, term, &length)) return false;
   self->entries = malloc((length + 1) * sizeof *self->entries);
   if (!self->entries) return false;
-  while (enif_get_list_cell(env, term, &head, &term)) {
+  while (all && self->count < limit) self->entries[self->count] = self->count, self->count++;
+  while (!all && enif_get_list_cell(env, term, &head, &term)) {
     if (!enif_get_uint64(env, head, &i) || i >= limit) return false;
     self->entries[self->count++] = i;
   }
   return true;
 }
 
-/* checkpoint_load_begin(checkpoint, [entry's index], verify?) :: {:ok, {loading, total bytes}, 0} | {:error, e} */
+/* checkpoint_load_begin(checkpoint, [entry's index] | :all, verify?)
+ *   :: {:ok, {loading, bytes to read, bytes of all tensors}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   xt_error error;
@@ -264,10 +268,13 @@ ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NI
     xt_checkpoint_done(resource);
     return enif_make_badarg(env);
   }
+  uint64_t logical = 0;
   for (size_t i = 0; i < self->count; i++) {
     const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
+    logical += (uint64_t)xt_tensor_node_bytes(t); /* each is below 2^63, and the sum only has to exceed a limit */
+    if (logical > INT64_MAX) logical = INT64_MAX;
     if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
-    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->parts[part]->storage] = true;
+    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
   }
   xt_reader reader = xt_opened_reader(resource->opened, env, verify);
   xt_status status = xt_loader_begin(&self->loader, &reader, wanted, &error);
@@ -276,7 +283,8 @@ ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NI
   self->checkpoint = resource;
   self->begun = true;
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, self->loader.total)));
+  return xt_make_ok(
+      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->loader.total), enif_make_uint64(env, logical)));
 }
 
 /* A dtype that LibTorch lacks: its bytes. */

@@ -76,6 +76,7 @@
   X(torchscript)    \
   X(zip)            \
   X(need)           \
+  X(all)            \
   X(sparse_coo)     \
   X(sparse_csr)     \
   X(sparse_csc)     \

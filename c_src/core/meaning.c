@@ -328,16 +328,18 @@ static xt_status rebuild_sparse(xt_meaning *m, const xt_node *args, xt_node **ou
   const xt_node *data = arg(args, 1);
   xt_layout layout;
   if (!get_layout(arg(args, 0), &layout) || !data || data->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
-  uint32_t parts = layout == XT_LAYOUT_COO ? 2 : 3;
+  uint8_t parts = layout == XT_LAYOUT_COO ? 2 : 3;
   *out = new_tensor(m);
-  if (!*out) return no_memory(m);
+  xt_node_parts *more = xt_arena_alloc(m->arena, 1, sizeof *more);
+  if (!*out || !more) return no_memory(m);
   xt_node_tensor *t = (*out)->tensor;
+  t->more = more;
   t->storage = XT_NO_STORAGE;
-  t->layout = layout;
+  t->layout = (uint8_t)layout;
   t->part_count = parts;
   for (uint32_t i = 0; i < parts; i++)
-    if (!(t->parts[i] = plain_part(arg(data, i)))) return corrupt(m, "a sparse tensor's parts are no tensors");
-  t->dtype = t->parts[parts - 1]->dtype;
+    if (!(more->parts[i] = plain_part(arg(data, i)))) return corrupt(m, "a sparse tensor's parts are no tensors");
+  t->dtype = more->parts[parts - 1]->dtype;
   xt_status status = get_dims(m, arg(data, parts), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
   if (status != XT_STATUS_ok) return status;
   t->strides = xt_arena_alloc(m->arena, t->ndim, sizeof *t->strides); /* zeros: it has none */
@@ -362,19 +364,22 @@ static xt_status rebuild_quantized(xt_meaning *m, const xt_node *args, xt_node *
   if (t->dtype != XT_qint8 && t->dtype != XT_quint8 && t->dtype != XT_qint32)
     return XT_STATUS_ok; /* packed below a byte */
   const xt_node *scale = arg(q, 1), *zero = arg(q, 2), *axis = arg(q, 3);
+  xt_node_parts *more = xt_arena_alloc(m->arena, 1, sizeof *more);
+  if (!more) return no_memory(m);
   t->quantized = true;
+  t->more = more;
   if (channels) {
     t->part_count = 2;
-    t->parts[0] = plain_part(scale);
-    t->parts[1] = plain_part(zero);
-    if (!t->parts[0] || !t->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
+    more->parts[0] = plain_part(scale);
+    more->parts[1] = plain_part(zero);
+    if (!more->parts[0] || !more->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
         axis->integer >= t->ndim)
       return corrupt(m, "a quantized tensor's channels are malformed");
-    t->axis = axis->integer;
-  } else if (!get_number(scale, &t->scale) || zero->kind != XT_NODE_INT) {
+    more->axis = axis->integer;
+  } else if (!get_number(scale, &more->scale) || zero->kind != XT_NODE_INT) {
     return corrupt(m, "a quantized tensor's scale or zero point is no number");
   } else {
-    t->zero_point = zero->integer;
+    more->zero_point = zero->integer;
   }
   if (!get_flag(arg(args, 5), &t->requires_grad)) return corrupt(m, "requires_grad is no boolean");
   *out = made;

@@ -55,14 +55,17 @@ typedef struct xt_node_tensor {
   uint32_t ndim;
   int64_t offset;
   int64_t *sizes, *strides;
-  bool requires_grad, parameter, conj, neg;
-  xt_layout layout;
-  bool quantized;
+  bool requires_grad, parameter, conj, neg, quantized;
+  uint8_t layout; /* xt_layout */
+  uint8_t part_count;
+  struct xt_node_parts *more; /* of sparse and quantized tensors */
+} xt_node_tensor;
+
+typedef struct xt_node_parts {
+  const xt_node_tensor *parts[3];
   double scale;
   int64_t zero_point, axis;
-  uint32_t part_count;
-  const struct xt_node_tensor *parts[3];
-} xt_node_tensor;
+} xt_node_parts;
 
 enum { XT_NO_STORAGE = UINT32_MAX };
 

@@ -353,9 +353,11 @@ static xt_status push_items(machine *m, xt_node_kind kind, size_t first) {
   size_t count = m->top - first;
   xt_node *node = make(m, kind);
   if (!node) return no_memory(m);
-  for (size_t i = first; i < m->top; i++)
-    if (!xt_node_append(m->arena, node, m->stack[i])) return no_memory(m);
-  m->top -= count;
+  node->list.items = xt_arena_alloc(m->arena, count, sizeof *node->list.items);
+  if (!node->list.items) return no_memory(m);
+  if (count) memcpy(node->list.items, m->stack + first, count * sizeof *node->list.items);
+  node->list.count = node->list.room = count;
+  m->top = first;
   return push(m, node);
 }
 

@@ -341,19 +341,23 @@ defmodule ExTorch.Checkpoint do
     end
   end
 
+  # Entries are not made where nobody looks at them.
+  defp load_object(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
+       when not is_struct(source) do
+    with {:ok, tensors} <- read_all(ckpt, :all), do: build(ckpt, tensors)
+  end
+
   defp load_object(ckpt) do
     entries = entries(ckpt)
     wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
 
-    with :ok <- check_total(ckpt, wanted),
-         {:ok, tensors} <- load_tensors(ckpt, wanted),
+    with {:ok, tensors} <- load_tensors(ckpt, wanted),
          {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
     end
   end
 
-  defp check_total(ckpt, entries) do
-    total = Enum.reduce(entries, 0, &(&1.nbytes + &2))
+  defp check_total(ckpt, total) do
     limit = ckpt.options.limits[:total_bytes]
 
     if total <= limit do
@@ -398,37 +402,44 @@ defmodule ExTorch.Checkpoint do
   defp prune(other), do: other
 
   # Each storage is read once and shared again.
-  defp load_tensors(
-         %{source: %_{} = source, resource: resource, options: options} = ckpt,
-         entries
-       ) do
+  defp load_tensors(%{source: %_{}} = ckpt, entries) do
     total = entries |> Enum.uniq_by(& &1.storage) |> Enum.reduce(0, &(&1.nbytes + &2))
 
     result =
-      Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
-        with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
-             {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, data) do
-          report(options.on_progress, min(bytes + entry.nbytes, total), total)
-          storages = Map.put(storages, entry.storage, {offset, data})
-          {:cont, {:ok, [place(ckpt, tensor, entry) | done], storages, bytes + entry.nbytes}}
-        else
-          {:error, error} -> {:halt, {:error, located(error, source)}}
-        end
-      end)
+      with :ok <- check_total(ckpt, Enum.reduce(entries, 0, &(&1.nbytes + &2))) do
+        read_each(ckpt, entries, total)
+      end
 
     with {:ok, tensors, _, _} <- result, do: {:ok, Enum.reverse(tensors)}
   end
 
   defp load_tensors(ckpt, entries) do
-    indices = Enum.map(entries, & &1.index)
-
-    with {:ok, {loading, total}} <-
-           ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
-         {:ok, tensors} <- step(ckpt, loading, total, now()) do
+    with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
       {:ok,
        entries
        |> Enum.zip(tensors)
        |> Enum.map(fn {entry, tensor} -> place(ckpt, tensor, entry) end)}
+    end
+  end
+
+  defp read_each(%{source: source, resource: resource, options: options} = ckpt, entries, total) do
+    Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
+      with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
+           {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, data) do
+        report(options.on_progress, min(bytes + entry.nbytes, total), total)
+        storages = Map.put(storages, entry.storage, {offset, data})
+        {:cont, {:ok, [place(ckpt, tensor, entry) | done], storages, bytes + entry.nbytes}}
+      else
+        {:error, error} -> {:halt, {:error, located(error, source)}}
+      end
+    end)
+  end
+
+  defp read_all(ckpt, indices) do
+    with {:ok, {loading, total, logical}} <-
+           ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
+         :ok <- check_total(ckpt, logical) do
+      step(ckpt, loading, total, now())
     end
   end
 

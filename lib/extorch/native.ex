@@ -162,8 +162,8 @@ defmodule ExTorch.Native do
           result(ExTorch.Tensor.t())
   def checkpoint_tensor(_checkpoint, _index, _verify), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_load_begin(checkpoint(), [non_neg_integer()], boolean()) ::
-          result({reference(), non_neg_integer()})
+  @spec checkpoint_load_begin(checkpoint(), [non_neg_integer()] | :all, boolean()) ::
+          result({reference(), non_neg_integer(), non_neg_integer()})
   def checkpoint_load_begin(_checkpoint, _indices, _verify), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_load_step(reference(), non_neg_integer()) ::
