@@ -148,6 +148,14 @@ static xt_status get_foreign(ErlNifEnv *env, ERL_NIF_TERM info, xt_foreign *memo
 
 static void drop_owner(void *tensor) { xt_tensor_drop(tensor); }
 
+/* Memory inside a binary that is named as the owner is that binary's, and immutable. */
+static void freeze_binary(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const void *data) {
+  ErlNifBinary binary;
+  if (!enif_inspect_binary(env, owner, &binary)) return;
+  uintptr_t start = (uintptr_t)binary.data, at = (uintptr_t)data;
+  if (at >= start && at - start < binary.size) xt_frozen_add(&pin->frozen, binary.data, binary.size);
+}
+
 /* Who keeps the memory. A blob that nobody else was named for has a handle as its owner, which is kept as it is; in
  * every other case a pin holds the owner that was given and the one inside the blob. */
 static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, xt_error *error) {
@@ -166,6 +174,7 @@ static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_f
   xt_status status = copied ? xt_pin_tensors(env, pin, given, error)
                             : xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
   if (status == XT_STATUS_ok && has_inside) status = xt_pin_tensors(env, pin, inside, error);
+  if (status == XT_STATUS_ok && given != xt_am_nil) freeze_binary(env, pin, given, memory->data);
   if (status != XT_STATUS_ok && pin) xt_pin_release(pin);
   memory->owner = pin;
   memory->release = xt_pin_release;

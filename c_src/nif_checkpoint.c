@@ -31,8 +31,11 @@ static xt_opened *new_opened(void) {
   return opened;
 }
 
-static void close_resource(xt_checkpoint_resource *resource) {
-  if (atomic_fetch_or(&resource->state, 1) == 0) xt_reaper_push(&resource->opened->reapable);
+/* True when it was open: whoever closes first closes. */
+static bool close_resource(xt_checkpoint_resource *resource) {
+  uint_least64_t before = atomic_fetch_or(&resource->state, 1);
+  if (before == 0) xt_reaper_push(&resource->opened->reapable);
+  return !(before & 1);
 }
 
 static void checkpoint_destroyed(ErlNifEnv *env, void *object) {
@@ -40,9 +43,17 @@ static void checkpoint_destroyed(ErlNifEnv *env, void *object) {
   close_resource(object);
 }
 
+/* What a binary over a region keeps. */
+typedef struct {
+  xt_region *region;
+  xt_frozen frozen;
+} region_view;
+
 static void region_destroyed(ErlNifEnv *env, void *object) {
+  region_view *view = object;
   (void)env;
-  xt_region_drop_later(*(xt_region **)object);
+  xt_frozen_remove(&view->frozen);
+  xt_region_drop_later(view->region);
 }
 
 bool xt_checkpoint_load(ErlNifEnv *env) {
@@ -87,10 +98,11 @@ xt_reader xt_opened_reader(xt_opened *opened, ErlNifEnv *env, bool verify) {
 }
 
 ERL_NIF_TERM xt_make_region(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
-  xt_region **holder = enif_alloc_resource(region_type, sizeof *holder);
-  *holder = region;
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, holder, data, size);
-  enif_release_resource(holder);
+  region_view *view = enif_alloc_resource(region_type, sizeof *view);
+  view->region = region;
+  xt_frozen_add(&view->frozen, data, size);
+  ERL_NIF_TERM binary = enif_make_resource_binary(env, view, data, size);
+  enif_release_resource(view);
   return binary;
 }
 
@@ -106,20 +118,20 @@ static ERL_NIF_TERM make_checkpoint(ErlNifEnv *env, xt_opened *opened) {
 /* ---- Opening ---- */
 
 typedef struct {
-  bool strict, mmap;
+  bool strict, mmap, verify;
   xt_limits limits;
 } options;
 
-/* {strict?, mmap?, pickle_bytes, nodes, depth, tensor_bytes} */
+/* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes} */
 static bool get_options(ErlNifEnv *env, ERL_NIF_TERM term, options *out) {
   const ERL_NIF_TERM *items;
   ErlNifUInt64 numbers[4];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 6 || !xt_get_bool(env, items[0], &out->strict) ||
-      !xt_get_bool(env, items[1], &out->mmap))
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 7 || !xt_get_bool(env, items[0], &out->strict) ||
+      !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
   for (int i = 0; i < 4; i++)
-    if (!enif_get_uint64(env, items[2 + i], &numbers[i])) return false;
+    if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
   out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3]};
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
@@ -161,7 +173,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (!opened) return out_of_memory(env);
   xt_status status = xt_file_open(&opened->file, path, &error);
   if (status == XT_STATUS_ok) {
-    xt_checkpoint_begin(&opened->checkpoint, opened->file.size, &opts.limits, opts.strict, &error);
+    xt_checkpoint_begin(&opened->checkpoint, opened->file.size, &opts.limits, opts.strict, opts.verify, &error);
     xt_reader reader = xt_opened_reader(opened, env, false);
     status = run_open(opened, &reader, &error);
   }
@@ -200,7 +212,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
     free_opened(&opened->reapable);
     return out_of_memory(env);
   }
-  xt_checkpoint_begin(&opened->checkpoint, opened->memory->size, &opts.limits, opts.strict, &error);
+  xt_checkpoint_begin(&opened->checkpoint, opened->memory->size, &opts.limits, opts.strict, opts.verify, &error);
   xt_reader reader = xt_opened_reader(opened, env, false);
   return return_opened(env, opened, run_open(opened, &reader, &error), &error);
 }
@@ -220,7 +232,7 @@ ERL_NIF_TERM xt_nif_checkpoint_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   if (!enif_get_uint64(env, argv[0], &size) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
   xt_opened *opened = new_opened();
   if (!opened) return out_of_memory(env);
-  xt_checkpoint_begin(&opened->checkpoint, size, &opts.limits, opts.strict, &error);
+  xt_checkpoint_begin(&opened->checkpoint, size, &opts.limits, opts.strict, opts.verify, &error);
   xt_status status = xt_checkpoint_step(&opened->checkpoint, &opened->need, &error);
   if (status != XT_STATUS_ok) {
     free_opened(&opened->reapable);
@@ -246,26 +258,26 @@ ERL_NIF_TERM xt_nif_checkpoint_give(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   }
   xt_opened *opened = resource->opened;
   xt_status status = XT_STATUS_ok;
-  if (opened->open || bytes.size != opened->need.size)
+  if (opened->open || !opened->need.size || bytes.size != opened->need.size)
     status = xt_error_set(&error, XT_STATUS_io, "the source gave %zu bytes where %zu were asked for", bytes.size,
                           opened->need.size);
   if (status == XT_STATUS_ok) {
     memcpy(opened->need.to, bytes.data, bytes.size);
     status = xt_checkpoint_step(&opened->checkpoint, &opened->need, &error);
   }
+  if (status != XT_STATUS_ok) opened->need = (xt_need){0, 0, NULL};
   if (status == XT_STATUS_ok && !opened->need.size) opened->open = true;
   ERL_NIF_TERM need = make_need(env, &opened->need);
   xt_checkpoint_done(resource);
   return status == XT_STATUS_ok ? xt_make_ok(env, need) : xt_make_error(env, &error);
 }
 
-/* checkpoint_close(checkpoint) :: :ok     again: still :ok */
+/* checkpoint_close(checkpoint) :: boolean     was it open? */
 ERL_NIF_TERM xt_nif_checkpoint_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource)) return enif_make_badarg(env);
-  close_resource(resource);
-  return xt_am_ok;
+  return xt_make_bool(close_resource(resource));
 }
 
 /* ---- What is in it ---- */

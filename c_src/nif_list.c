@@ -9,7 +9,7 @@
 #include "term.h"
 
 /* Below so many elements the work takes microseconds and stays on the normal scheduler. */
-enum { BRIEF_ELEMENTS = 256 };
+enum { BRIEF_ELEMENTS = 256, MAX_CELLS = 1 << 30 };
 
 /* ---- Lists to tensors ----
  *
@@ -178,6 +178,19 @@ static xt_status from_list(nested *list, ERL_NIF_TERM term, xt_dtype target, xt_
   return status;
 }
 
+/* Has the list, at every level of its first elements, few enough items to be walked here? */
+static bool is_brief(ErlNifEnv *env, ERL_NIF_TERM term) {
+  ERL_NIF_TERM head, tail;
+  int left = BRIEF_ELEMENTS;
+  for (int depth = 0; depth <= XT_MAX_DIMS && enif_get_list_cell(env, term, &head, &tail); depth++) {
+    ERL_NIF_TERM first = head;
+    while (left-- > 0 && enif_get_list_cell(env, tail, &head, &tail)) continue;
+    if (left < 0) return false;
+    term = first;
+  }
+  return true;
+}
+
 /* tensor_from_list(number | nested list, dtype | nil, device) :: {:ok, tensor, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_error error;
@@ -187,11 +200,13 @@ ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TER
   nested list = {.env = env, .error = &error};
   if ((argv[1] != xt_am_nil && !xt_get_dtype(env, argv[1], &dtype)) || !xt_get_device(env, argv[2], &device))
     return enif_make_badarg(env);
+  bool normal = enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (normal && !is_brief(env, argv[0]))
+    return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
   xt_status status = find_shape(&list, argv[0]);
   double elements = 1;
   for (int i = 0; i < list.ndim; i++) elements *= (double)list.sizes[i];
-  if (status == XT_STATUS_ok && (elements > BRIEF_ELEMENTS || device.type != XT_DEVICE_CPU) &&
-      enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER)
+  if (status == XT_STATUS_ok && (elements > BRIEF_ELEMENTS || device.type != XT_DEVICE_CPU) && normal)
     return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
   if (status == XT_STATUS_ok) status = from_list(&list, argv[0], dtype, device, &tensor);
   return xt_return_tensor(env, status, tensor, &error);
@@ -230,7 +245,16 @@ ERL_NIF_TERM xt_nif_tensor_to_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_tensor_info *info = &resource->handle->info;
-  if ((info->numel > BRIEF_ELEMENTS || !info->strides) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
+  double cells = 1; /* lists to build: an empty tensor may have very many */
+  for (int d = 0; d < info->ndim && info->sizes[d]; d++) cells *= (double)info->sizes[d];
+  if (cells > MAX_CELLS) {
+    xt_tensor_done(resource);
+    xt_error_set(&error, XT_STATUS_limit, "a list of %.0f elements is more than a process should hold; take a slice",
+                 cells);
+    return xt_make_error(env, &error);
+  }
+  bool quick = cells <= BRIEF_ELEMENTS && info->strides && info->device.type == XT_DEVICE_CPU;
+  if (!quick && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
     xt_tensor_done(resource);
     return enif_schedule_nif(env, "tensor_to_list", XT_DIRTY_CPU, xt_nif_tensor_to_list, argc, argv);
   }

@@ -177,7 +177,7 @@ static bool is_meta(const xt_checkpoint *c, const xt_node_tensor *t) {
 }
 
 static xt_status make_any(const origin *from, const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
-  xt_value parts[3];
+  xt_value parts[3] = {{0}};
   uint32_t made = 0;
   xt_status status = XT_STATUS_ok;
   for (; made < t->part_count && status == XT_STATUS_ok; made++) {
@@ -194,6 +194,15 @@ static xt_status make_any(const origin *from, const xt_node_tensor *t, xt_tensor
   while (made--) xt_tensor_drop(parts[made].tensor);
   if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
   return status;
+}
+
+/* A file that changed under us explains more than what was then found in it. */
+static xt_status blame_change(const xt_opened *opened, xt_status status, xt_error *error) {
+  xt_error changed;
+  bool suspicious = status == XT_STATUS_ok || status == XT_STATUS_corrupt || status == XT_STATUS_truncated;
+  if (opened->file.fd < 0 || !suspicious || xt_file_check(&opened->file, &changed) == XT_STATUS_ok) return status;
+  *error = changed;
+  return error->status;
 }
 
 /* checkpoint_tensor(checkpoint, entry's index, verify?) :: {:ok, tensor, bytes} | {:error, e} */
@@ -223,8 +232,9 @@ ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TE
                           "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
                           xt_dtype_get(t->dtype)->name, xt_torch->version);
   else status = make_any(&from, t, &tensor, &error);
-  if (status == XT_STATUS_ok && opened->file.fd >= 0 && (status = xt_file_check(&opened->file, &error)) != XT_STATUS_ok)
-    xt_tensor_drop(tensor);
+  bool made = status == XT_STATUS_ok;
+  status = blame_change(opened, status, &error);
+  if (made && status != XT_STATUS_ok) xt_tensor_drop(tensor);
   xt_checkpoint_done(resource);
   return xt_return_tensor(env, status, tensor, &error);
 }
@@ -298,7 +308,7 @@ static ERL_NIF_TERM make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *v
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_data, xt_am_dtype, xt_am_shape, xt_am_strides};
   ERL_NIF_TERM values[] = {xt_am_module_raw_tensor, xt_make_region(env, view->region, view->data, bytes),
                            xt_make_dtype(t->dtype), xt_make_dims(env, t->sizes, (int)t->ndim),
-                           xt_make_dims(env, t->strides, (int)t->ndim)};
+                           xt_make_dims(env, view->strides, (int)t->ndim)};
   return xt_make_struct(env, keys, values, 5);
 }
 
@@ -346,7 +356,7 @@ ERL_NIF_TERM xt_nif_checkpoint_load_step(ErlNifEnv *env, int argc, const ERL_NIF
   self->loader.reader.context = env;
   xt_opened *opened = self->checkpoint->opened;
   xt_status status = xt_loader_step(&self->loader, budget, &finished, &error);
-  if (status == XT_STATUS_ok && finished && opened->file.fd >= 0) status = xt_file_check(&opened->file, &error);
+  if (finished || status != XT_STATUS_ok) status = blame_change(opened, status, &error);
   if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
   uint64_t done = self->loader.done;
   atomic_flag_clear(&self->busy);
@@ -389,7 +399,7 @@ ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
       xt_region_drop(region);
     if (status == XT_STATUS_ok) binary = xt_make_region(env, region, region->data, size);
   }
-  if (status == XT_STATUS_ok && opened->file.fd >= 0) status = xt_file_check(&opened->file, &error);
+  status = blame_change(opened, status, &error);
   xt_checkpoint_done(resource);
   return status == XT_STATUS_ok ? xt_make_ok(env, binary) : xt_make_error(env, &error);
 }

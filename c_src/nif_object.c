@@ -9,12 +9,8 @@
 
 /* Sizes come from the file: a large binary is asked for in a way that can say no. */
 static bool make_bytes(ErlNifEnv *env, const char *data, size_t size, ERL_NIF_TERM *out) {
-  ErlNifBinary binary;
-  if (size <= 4096) return *out = xt_make_text(env, data, size), true;
-  if (!enif_alloc_binary(size, &binary)) return false;
-  memcpy(binary.data, data, size);
-  *out = enif_make_binary(env, &binary);
-  return true;
+  *out = xt_make_text(env, data, size);
+  return *out != xt_am_nil;
 }
 
 static bool make_wrapped(ErlNifEnv *env, ERL_NIF_TERM module, const xt_node *node, ERL_NIF_TERM *out) {

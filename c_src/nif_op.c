@@ -84,7 +84,10 @@ static xt_status decode_tensor(decoder *in, xt_tensor_resource *resource, xt_val
   xt_status status = xt_tensor_use(resource, in->error);
   if (status != XT_STATUS_ok) return status;
   in->used[in->used_count++] = resource;
-  in->elements *= resource->handle->info.strides ? (double)resource->handle->info.numel : INFINITY;
+  /* what is sparse, or on a device that may keep us waiting, is never brief */
+  const xt_tensor_info *info = &resource->handle->info;
+  bool quick = info->strides && (info->device.type == XT_DEVICE_CPU || info->device.type == XT_DEVICE_META);
+  in->elements *= quick ? (double)info->numel : INFINITY;
   out->kind = XT_VALUE_TENSOR;
   out->tensor = resource->handle;
   return XT_STATUS_ok;
@@ -92,7 +95,8 @@ static xt_status decode_tensor(decoder *in, xt_tensor_resource *resource, xt_val
 
 static xt_status decode_name(decoder *in, ERL_NIF_TERM atom, xt_value *out) {
   char name[NAME_SIZE];
-  enif_get_atom(in->env, atom, name, sizeof name, ERL_NIF_LATIN1);
+  if (!enif_get_atom(in->env, atom, name, sizeof name, ERL_NIF_LATIN1))
+    return bad(in, "an argument is an atom that no operator knows");
   out->kind = XT_VALUE_NAME;
   out->name.text = xt_arena_text(&in->arena, name, strlen(name));
   return out->name.text ? XT_STATUS_ok : xt_error_set(in->error, XT_STATUS_no_memory, "no memory for the arguments");

@@ -45,7 +45,7 @@
   X(checkpoint_close, 1, XT_BRIEF)           \
   X(checkpoint_keys, 1, XT_DIRTY_CPU)        \
   X(checkpoint_entries, 1, XT_DIRTY_CPU)     \
-  X(checkpoint_find, 2, XT_BRIEF)            \
+  X(checkpoint_find, 2, XT_DIRTY_CPU)        \
   X(checkpoint_about, 1, XT_DIRTY_CPU)       \
   X(checkpoint_object, 4, XT_DIRTY_CPU)      \
   X(checkpoint_tensor, 3, XT_DIRTY_IO)       \

@@ -17,6 +17,8 @@ enum { NAME_SIZE = 256 }; /* the longest atom */
 /* An allocation below this is noise to the collector: the tensor's own term already makes the heap grow. */
 enum { TAKEN_LEAST = 4096 };
 
+enum { SMALL_TEXT = 4096 };
+
 static ERL_NIF_TERM dtype_atoms[XT_DTYPE_COUNT];
 static ERL_NIF_TERM status_atoms[XT_STATUS_COUNT];
 
@@ -145,9 +147,16 @@ ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim) {
 
 ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size) {
   ERL_NIF_TERM term;
-  unsigned char *data = enif_make_new_binary(env, size, &term);
-  if (size) memcpy(data, text, size);
-  return term;
+  ErlNifBinary large;
+  if (size <= SMALL_TEXT) {
+    unsigned char *data = enif_make_new_binary(env, size, &term);
+    if (size) memcpy(data, text, size);
+    return term;
+  }
+  /* enif_make_new_binary ends the VM when there is no memory, and the size may be a file's */
+  if (!enif_alloc_binary(size, &large)) return xt_am_nil;
+  memcpy(large.data, text, size);
+  return enif_make_binary(env, &large);
 }
 
 ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_NIF_TERM *values, size_t count) {

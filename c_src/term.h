@@ -131,7 +131,7 @@ ERL_NIF_TERM xt_make_complex(ErlNifEnv *env, double re, double im);
 ERL_NIF_TERM xt_make_dtype(xt_dtype dtype);
 ERL_NIF_TERM xt_make_device(ErlNifEnv *env, xt_device device);
 ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim); /* a tuple */
-ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size);
+ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size); /* nil: no memory for a large one */
 ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_NIF_TERM *values, size_t count);
 
 /* {:ok, value, bytes}: what was made, and the native bytes the call took (ExTorch.Memory collects by them). */

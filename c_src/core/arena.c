@@ -17,6 +17,10 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
   bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
   if (!bytes) bytes = ALIGN;
+  if (arena->limit && bytes > arena->limit - arena->used) {
+    arena->exceeded = true;
+    return NULL;
+  }
   chunk *head = arena->chunks;
   if (!head || head->size - head->used < bytes) {
     size_t room = head ? 2 * head->size : FIRST_CHUNK;
@@ -30,6 +34,7 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   }
   void *piece = (char *)head->data + head->used;
   head->used += bytes;
+  arena->used += bytes;
   return piece;
 }
 
@@ -44,5 +49,5 @@ void xt_arena_free(xt_arena *arena) {
     next = at->next;
     free(at);
   }
-  arena->chunks = NULL;
+  *arena = (xt_arena){0};
 }

@@ -2,12 +2,15 @@
 #ifndef XT_ARENA_H
 #define XT_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct xt_arena_chunk;
 
 typedef struct {
   struct xt_arena_chunk *chunks; /* a zeroed arena is empty and usable */
+  size_t used, limit;            /* bytes; a limit of 0 is none */
+  bool exceeded;                 /* an allocation failed for the limit */
 } xt_arena;
 
 /* Zeroed, aligned for anything; NULL when there is no memory or count * size overflows. */

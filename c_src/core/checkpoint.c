@@ -19,9 +19,14 @@ enum { WANTED = sizeof wanted_names / sizeof *wanted_names, SMALL_RECORD = 4096 
 /* Deflate cannot expand further than this. */
 enum { MAX_RATIO = 1032 };
 
-void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, const xt_limits *limits, bool strict, xt_error *error) {
+/* Memory that an object tree may take: honest ones need a tenth of it. */
+enum { TREE_BASE = 64 << 20, TREE_RATIO = 64 };
+
+void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, const xt_limits *limits, bool strict, bool verify,
+                         xt_error *error) {
   memset(c, 0, sizeof *c);
   c->limits = *limits;
+  c->verify = verify;
   c->file_size = file_size;
   c->meaning =
       (xt_meaning){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
@@ -75,7 +80,7 @@ xt_status xt_checkpoint_inflate(const xt_zip_entry *entry, const uint8_t *packed
   return xt_checkpoint_verify(entry, libdeflate_crc32(0, to, entry->size), error);
 }
 
-static xt_status check_method(const xt_zip_entry *entry, xt_error *error) {
+xt_status xt_checkpoint_check_method(const xt_zip_entry *entry, xt_error *error) {
   if (entry->method != XT_ZIP_STORED && entry->method != XT_ZIP_DEFLATED)
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)entry->header,
                        "a record is compressed by zip's method %u: pack it again with deflate", entry->method);
@@ -102,12 +107,13 @@ static xt_status check_storage(xt_checkpoint *c, size_t i, xt_error *error) {
                        "the record %s has %" PRIu64 " bytes and its tensor's storage %" PRIu64, name, record->size,
                        storage->bytes);
   c->records[i] = record;
-  return check_method(record, error);
+  return xt_checkpoint_check_method(record, error);
 }
 
 static xt_status read_pickle(xt_checkpoint *c, xt_error *error) {
   size_t used;
   c->meaning.error = error;
+  c->arena.limit = TREE_BASE + c->pickle_size * TREE_RATIO;
   xt_status status = xt_pickle_read(c->pickle, c->pickle_size, &c->meaning, &used, &c->root);
   if (status != XT_STATUS_ok) {
     /* offsets in the pickle are offsets in the file, when it is stored as it is */
@@ -170,7 +176,7 @@ static xt_status next_record(xt_checkpoint *c, xt_need *need, xt_error *error) {
       return xt_error_at(error, XT_STATUS_limit, (int64_t)c->entry->header,
                          "the record %s has %" PRIu64 " bytes, and the limit%s is %" PRIu64, name, c->entry->size,
                          c->wanted == 0 ? " pickle_bytes" : "", most);
-    xt_status status = check_method(c->entry, error);
+    xt_status status = xt_checkpoint_check_method(c->entry, error);
     if (status != XT_STATUS_ok) return status;
     xt_need place = xt_checkpoint_place_need(c->entry);
     c->state = LOCAL;
@@ -179,7 +185,11 @@ static xt_status next_record(xt_checkpoint *c, xt_need *need, xt_error *error) {
   c->state = OPEN;
   c->script = xt_zip_find(&c->zip, "constants.pkl", 13) != NULL;
   *need = (xt_need){0, 0, NULL};
-  return read_pickle(c, error);
+  xt_status status = read_pickle(c, error);
+  if (status == XT_STATUS_no_memory && c->arena.exceeded)
+    return xt_error_set(error, XT_STATUS_limit, "the pickle of %zu bytes describes an object of more than %zu",
+                        c->pickle_size, c->arena.limit);
+  return status;
 }
 
 static xt_status got_data(xt_checkpoint *c, xt_need *need, xt_error *error) {
@@ -192,6 +202,8 @@ static xt_status got_data(xt_checkpoint *c, xt_need *need, xt_error *error) {
     status = data ? xt_checkpoint_inflate(c->entry, packed, data, error) : no_memory(error);
     free(packed);
   }
+  if (status == XT_STATUS_ok && c->verify && c->entry->method == XT_ZIP_STORED)
+    status = xt_checkpoint_verify(c->entry, libdeflate_crc32(0, data, c->entry->size), error);
   if (status != XT_STATUS_ok) {
     free(data);
     return status;

@@ -28,6 +28,7 @@ typedef struct {
 
 typedef struct {
   xt_limits limits;
+  bool verify; /* also what opening reads */
   xt_zip zip;
   xt_arena arena;
   xt_meaning meaning;
@@ -49,7 +50,8 @@ typedef struct {
   uint8_t *local, *packed;
 } xt_checkpoint;
 
-void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, const xt_limits *limits, bool strict, xt_error *error);
+void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, const xt_limits *limits, bool strict, bool verify,
+                         xt_error *error);
 
 /* Takes what the last need brought and asks for more; need->size 0: the checkpoint is open. */
 xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error);
@@ -59,6 +61,9 @@ xt_need xt_checkpoint_place_need(const xt_zip_entry *entry);
 xt_status xt_checkpoint_check_place(xt_checkpoint *c, const xt_zip_entry *entry, const uint8_t *local, uint64_t *data,
                                     xt_error *error);
 uint64_t xt_checkpoint_place(const xt_checkpoint *c, const xt_zip_entry *entry); /* 0: not known yet */
+
+/* Can it be read: a known method, and a size that its packed bytes can have? */
+xt_status xt_checkpoint_check_method(const xt_zip_entry *entry, xt_error *error);
 
 /* Unpacks a deflated record, or checks the CRC of a stored one. `size` bytes go to `to`. */
 xt_status xt_checkpoint_inflate(const xt_zip_entry *entry, const uint8_t *packed, uint8_t *to, xt_error *error);

@@ -108,10 +108,11 @@ typedef struct {
   frame *stack;
   size_t depth;
   uint64_t nodes;
+  int key_nodes; /* of the key at hand: it is made again for every tensor below it */
   writer name;
 } walker;
 
-enum { ON_STACK = 1 };
+enum { ON_STACK = 1, MAX_KEY_NODES = 1000 };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "no memory for the index of tensors");
@@ -140,12 +141,29 @@ static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) 
   return XT_STATUS_ok;
 }
 
+/* Long texts, and for a tensor its name and path, count as several parts: they are made anew wherever they are seen. */
+static uint64_t weight(const walker *w, const xt_node *node) {
+  switch (node->kind) {
+  case XT_NODE_BIG:
+  case XT_NODE_TEXT:
+  case XT_NODE_RAW_TEXT:
+  case XT_NODE_BYTES:
+  case XT_NODE_BYTEARRAY: return node->text.size / 256;
+  case XT_NODE_TENSOR: return w->name.size / 256 + w->depth / 8;
+  default: return 0;
+  }
+}
+
 static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_key) {
-  if (++w->nodes > w->limits->max_nodes)
+  w->nodes += 1 + weight(w, node);
+  if (w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object has more than %" PRIu64
                         " parts once shared ones are counted each time; the limit is nodes",
                         w->limits->max_nodes);
+  w->key_nodes = in_key ? w->key_nodes + 1 : 0;
+  if (w->key_nodes > MAX_KEY_NODES)
+    return xt_error_set(w->error, XT_STATUS_limit, "a dict has a key of more than %d parts", MAX_KEY_NODES);
   if (node->kind == XT_NODE_TENSOR) {
     if (in_key) return xt_error_set(w->error, XT_STATUS_unsupported, "a dict has a tensor as its key");
     return add_entry(w, node, path);

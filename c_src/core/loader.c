@@ -259,10 +259,13 @@ static void *help(void *object) {
 xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error *error) {
   helper h = {.loader = l, .reader = l->reader, .status = XT_STATUS_ok};
   pthread_t thread;
+  *finished = false;
+  if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load failed before; begin again");
   h.reader.stop = NULL; /* the caller's own thread watches the caller */
   l->stop_at = l->done + budget;
   bool worth = !l->reader.memory && l->total - l->done >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= MANY_CORES;
   bool helped = worth && !pthread_create(&thread, NULL, help, &h);
+  if (helped) atomic_fetch_add(&xt_memory_live.threads, 1);
   if (!helped && l->workers[1].region && !l->workers[0].region) { /* no helper now: its storage changes hands */
     l->workers[0] = l->workers[1];
     l->workers[1].region = NULL;
@@ -270,6 +273,7 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
   xt_status status = work(l, &l->reader, &l->workers[0], error);
   if (helped) {
     pthread_join(thread, NULL);
+    atomic_fetch_sub(&xt_memory_live.threads, 1);
     xt_memory_add_taken(h.taken);
     if (status == XT_STATUS_ok && h.status != XT_STATUS_ok) {
       status = h.status;

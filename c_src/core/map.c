@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "memory.h"
 
@@ -17,6 +18,7 @@ static struct {
 } maps[MAPS];
 static atomic_int poisoned_count;
 static struct sigaction previous;
+static uintptr_t page_size;
 
 static void pass_on(int signal, siginfo_t *info, void *context) {
   if (previous.sa_flags & SA_SIGINFO) previous.sa_sigaction(signal, info, context);
@@ -32,7 +34,7 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
   for (int i = 0; i < MAPS && info->si_code == BUS_ADRERR; i++) {
     uintptr_t start = atomic_load(&maps[i].start), end = atomic_load(&maps[i].end);
     if (!start || at < start || at >= end) continue;
-    uintptr_t page = at & ~(uintptr_t)4095;
+    uintptr_t page = at & ~(page_size - 1);
     void *zeros =
         mmap((void *)page, end - page, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED) break;
@@ -45,15 +47,12 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
 
 static void install(void) {
   struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
   sigemptyset(&action.sa_mask);
   sigaction(SIGBUS, &action, &previous);
 }
 
-static void unmap(xt_region *self) {
-  uintptr_t start = (uintptr_t)self->data;
-  size_t size = self->size;
-  munmap(self->data, size);
-  atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)size);
+static void leave_table(uintptr_t start) {
   for (int i = 0; i < MAPS; i++)
     if (atomic_load(&maps[i].start) == start) {
       if (atomic_exchange(&maps[i].poisoned, false)) atomic_fetch_sub(&poisoned_count, 1);
@@ -61,6 +60,13 @@ static void unmap(xt_region *self) {
       atomic_store(&maps[i].start, 0);
       return;
     }
+}
+
+/* Out of the table first: the address may be another map's as soon as it is free. */
+static void unmap(xt_region *self) {
+  leave_table((uintptr_t)self->data);
+  munmap(self->data, self->size);
+  atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)self->size);
 }
 
 static bool enter_table(void *data, size_t size) {
@@ -78,8 +84,10 @@ xt_status xt_map_open(const xt_file *file, xt_region **out, xt_error *error) {
   pthread_once(&once, install);
   void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
   if (data == MAP_FAILED) return xt_error_set(error, XT_STATUS_io, "the file could not be mapped: %s", strerror(errno));
-  xt_region *region = enter_table(data, file->size) ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
+  bool entered = enter_table(data, file->size);
+  xt_region *region = entered ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
   if (!region) {
+    if (entered) leave_table((uintptr_t)data);
     munmap(data, file->size);
     return xt_error_set(error, XT_STATUS_limit, "more than %d files are mapped at once", MAPS);
   }

@@ -201,12 +201,15 @@ static xt_status check_view(xt_meaning *m, const xt_node_tensor *t) {
   int64_t last = t->offset, elements = 1, step, bytes;
   int64_t item = (int64_t)xt_dtype_get(t->dtype)->size;
   bool empty = false;
-  for (uint32_t d = 0; d < t->ndim; d++) empty |= t->sizes[d] == 0;
-  for (uint32_t d = 0; d < t->ndim && !empty; d++)
-    if (__builtin_mul_overflow(t->sizes[d] - 1, t->strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
-        __builtin_mul_overflow(elements, t->sizes[d], &elements))
+  for (uint32_t d = 0; d < t->ndim; d++) {
+    int64_t size = t->sizes[d] ? t->sizes[d] : 1; /* an empty one must not overflow either */
+    empty |= t->sizes[d] == 0;
+    if (__builtin_mul_overflow(size - 1, t->strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
+        __builtin_mul_overflow(elements, size, &elements))
       return corrupt(m, "a tensor's shape overflows");
-  if (!empty && __builtin_mul_overflow(elements, item, &bytes)) return corrupt(m, "a tensor's shape overflows");
+  }
+  if (__builtin_mul_overflow(elements, item, &bytes) || __builtin_mul_overflow(last, item, &step))
+    return corrupt(m, "a tensor's shape overflows");
   if (!empty && (uint64_t)bytes > m->max_tensor_bytes)
     return xt_error_at(m->error, XT_STATUS_limit, m->at, "a tensor of %lld bytes; the limit tensor_bytes is %llu",
                        (long long)bytes, (unsigned long long)m->max_tensor_bytes);
@@ -219,6 +222,7 @@ static xt_status check_view(xt_meaning *m, const xt_node_tensor *t) {
 
 static xt_status get_metadata(xt_meaning *m, const xt_node *node, xt_node_tensor *t) {
   if (!node || node->kind != XT_NODE_DICT) return XT_STATUS_ok;
+  if (node->list.count > 32) return corrupt(m, "a tensor's metadata is no small dict"); /* it may be shared by many */
   for (size_t i = 0; i + 1 < node->list.count; i += 2) {
     const xt_node *key = node->list.items[i], *value = node->list.items[i + 1];
     if (xt_node_is_text(key, "conj", 4) && !get_flag(value, &t->conj))
@@ -375,6 +379,9 @@ static xt_status rebuild_quantized(xt_meaning *m, const xt_node *args, xt_node *
     if (!more->parts[0] || !more->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
         axis->integer >= t->ndim)
       return corrupt(m, "a quantized tensor's channels are malformed");
+    for (int i = 0; i < 2; i++) /* one for each slice along the axis: LibTorch does not look */
+      if (more->parts[i]->ndim != 1 || more->parts[i]->sizes[0] != t->sizes[axis->integer])
+        return corrupt(m, "a quantized tensor's channels are not as many as its slices");
     more->axis = axis->integer;
   } else if (!get_number(scale, &more->scale) || zero->kind != XT_NODE_INT) {
     return corrupt(m, "a quantized tensor's scale or zero point is no number");

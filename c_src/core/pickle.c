@@ -247,7 +247,8 @@ static xt_status push_line_text(machine *m, bool unicode) {
       return corrupt(m, "a string has no quotes");
     line++, size -= 2;
   }
-  char *text = xt_arena_alloc(m->arena, size + 4, 1);
+  /* every byte of a unicode line may become two */
+  char *text = xt_arena_alloc(m->arena, unicode ? 2 * size + 4 : size + 4, 1);
   if (!text) return no_memory(m);
   for (size_t i = 0; i < size; i++) {
     char c = line[i];
@@ -276,11 +277,11 @@ static xt_status push_line_text(machine *m, bool unicode) {
     } else if (unicode && (unsigned char)c >= 0x80) { /* raw-unicode-escape keeps Latin-1 as bytes */
       text[out++] = (char)(0xC0 | (unsigned char)c >> 6);
       c = (char)(0x80 | (c & 0x3F));
-      if (out + 1 >= size + 4) return corrupt(m, "a unicode line has too many wide characters");
     }
     text[out++] = c;
   }
   xt_utf8 check = xt_utf8_check((uint8_t *)text, out);
+  if (unicode && check == XT_UTF8_INVALID) return corrupt(m, "a string is not UTF-8");
   xt_node_kind kind = check == XT_UTF8_VALID ? XT_NODE_TEXT : unicode ? XT_NODE_RAW_TEXT : XT_NODE_BYTES;
   status = push_new(m, kind);
   if (status == XT_STATUS_ok) top(m)->text.data = text, top(m)->text.size = out;

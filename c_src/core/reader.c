@@ -80,9 +80,11 @@ static xt_status inflate_into(const xt_reader *r, const xt_zip_entry *entry, uin
 
 xt_status xt_reader_record(const xt_reader *r, const xt_zip_entry *entry, xt_region **out, xt_error *error) {
   uint64_t data;
-  xt_status status = xt_reader_place(r, entry, &data, error);
+  xt_status status = xt_checkpoint_check_method(entry, error);
+  if (status == XT_STATUS_ok) status = xt_reader_place(r, entry, &data, error);
   if (status != XT_STATUS_ok) return status;
-  xt_region *region = xt_region_new(entry->size, data);
+  /* congruent with the file, unless that would carry a bad alignment over */
+  xt_region *region = xt_region_new(entry->size ? entry->size : 1, data % 16 ? 0 : data);
   if (!region) return xt_reader_refused(error);
   if (entry->method == XT_ZIP_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
   else status = xt_reader_fetch(r, data, region->data, entry->size, error);
@@ -124,31 +126,39 @@ void xt_reader_swap(uint8_t *data, size_t size, xt_dtype dtype) {
 
 /* ---- Views ---- */
 
+/* A view's dimensions by falling stride: the order its elements have in the file. Reading in that order never goes
+ * back, however the view is transposed; only the strides of the result know. */
 typedef struct {
   int64_t numel, span; /* span: elements from the first to the last */
   int64_t run;         /* elements that lie side by side, at the inner end */
-  uint32_t inner;      /* dimensions that make up the run */
+  uint32_t outer;      /* dimensions outside the run, the first so many of: */
+  uint32_t dims[XT_READER_DIMS];
 } layout;
 
 static layout layout_of(const xt_node_tensor *t) {
-  layout l = {1, 1, 1, 0};
+  layout l = {.numel = 1, .span = 1, .run = 1, .outer = t->ndim};
   for (uint32_t d = 0; d < t->ndim; d++) {
     l.numel *= t->sizes[d];
     l.span += t->sizes[d] ? (t->sizes[d] - 1) * t->strides[d] : 0;
+    uint32_t at = d;
+    for (; at > 0 && t->strides[l.dims[at - 1]] < t->strides[d]; at--) l.dims[at] = l.dims[at - 1];
+    l.dims[at] = d;
   }
   if (!l.numel) l.span = 0;
-  while (l.inner < t->ndim && (t->sizes[t->ndim - 1 - l.inner] == 1 || t->strides[t->ndim - 1 - l.inner] == l.run)) {
-    l.run *= t->sizes[t->ndim - 1 - l.inner];
-    l.inner++;
+  for (; l.outer > 0; l.outer--) {
+    uint32_t d = l.dims[l.outer - 1];
+    if (t->sizes[d] != 1 && t->strides[d] != l.run) break;
+    l.run *= t->sizes[d];
   }
   return l;
 }
 
-static void contiguous_strides(const xt_node_tensor *t, int64_t *strides) {
+/* The strides of the elements once they lie side by side in that order. */
+static void gathered_strides(const xt_node_tensor *t, const layout *l, int64_t *strides) {
   int64_t step = 1;
-  for (uint32_t d = t->ndim; d-- > 0;) {
-    strides[d] = step;
-    if (t->sizes[d]) step *= t->sizes[d];
+  for (uint32_t i = t->ndim; i-- > 0;) {
+    strides[l->dims[i]] = step;
+    step *= t->sizes[l->dims[i]];
   }
 }
 
@@ -156,20 +166,16 @@ static void contiguous_strides(const xt_node_tensor *t, int64_t *strides) {
 static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layout *l, uint64_t base, uint8_t *to,
                         xt_error *error) {
   size_t item = xt_dtype_get(t->dtype)->size, run = (size_t)l->run * item;
-  uint32_t outer = t->ndim - l->inner;
   int64_t index[XT_READER_DIMS] = {0};
-  uint64_t least = UINT64_MAX, window_at = 0, window_end = 0;
+  uint64_t window_at = 0, window_end = 0, end = base + (uint64_t)l->span * item;
   xt_status status = XT_STATUS_ok;
-  for (uint32_t d = 0; d < outer; d++)
-    if (t->sizes[d] > 1 && t->strides[d] && (uint64_t)t->strides[d] * item < least)
-      least = (uint64_t)t->strides[d] * item;
-  bool windowed = run < CLOSE && least < CLOSE;
+  uint64_t step = l->outer ? (uint64_t)t->strides[l->dims[l->outer - 1]] * item : 0;
+  bool windowed = run < CLOSE && step < CLOSE;
   uint8_t *window = windowed ? malloc(WINDOW) : NULL;
   if (windowed && !window) return xt_error_set(error, XT_STATUS_no_memory, "no memory to gather rows");
-  uint64_t end = base + (uint64_t)l->span * item;
   for (int64_t left = l->numel / l->run; left-- > 0 && status == XT_STATUS_ok; to += run) {
     uint64_t at = base;
-    for (uint32_t d = 0; d < outer; d++) at += (uint64_t)(index[d] * t->strides[d]) * item;
+    for (uint32_t i = 0; i < l->outer; i++) at += (uint64_t)(index[i] * t->strides[l->dims[i]]) * item;
     if (!windowed) {
       status = xt_reader_fetch(r, at, to, run, error);
     } else {
@@ -180,7 +186,7 @@ static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layou
       }
       if (status == XT_STATUS_ok) memcpy(to, window + (at - window_at), run);
     }
-    for (uint32_t d = outer; d-- > 0 && ++index[d] == t->sizes[d];) index[d] = 0;
+    for (uint32_t i = l->outer; i-- > 0 && ++index[i] == t->sizes[l->dims[i]];) index[i] = 0;
   }
   free(window);
   return status;
@@ -235,7 +241,7 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
   if (!out->region) return xt_reader_refused(error);
   out->data = out->region->data;
   if (whole) memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
-  else contiguous_strides(t, out->strides);
+  else gathered_strides(t, &l, out->strides);
   status = whole ? xt_reader_fetch(r, start, out->data, span, error) : gather(r, t, &l, start, out->data, error);
   if (status != XT_STATUS_ok) {
     xt_region_drop(out->region);

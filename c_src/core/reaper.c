@@ -35,6 +35,9 @@ static void *reap(void *unused) {
       atomic_fetch_add(&done, 1);
       item = atomic_load(&halting) ? NULL : next;
     }
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(&progress);
+    pthread_mutex_unlock(&lock);
   }
   return NULL;
 }

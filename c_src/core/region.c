@@ -22,8 +22,9 @@ xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*releas
 }
 
 xt_region *xt_region_new(size_t size, uint64_t offset) {
-  size_t shift = size >= PAGE ? offset % PAGE : offset % 64;
-  char *block = xt_memory_alloc(size + shift);
+  size_t room, shift = size >= PAGE ? offset % PAGE : offset % 64;
+  if (__builtin_add_overflow(size, shift, &room)) return NULL;
+  char *block = xt_memory_alloc(room);
   if (!block) return NULL;
   xt_region *region = xt_region_foreign(block + shift, size, block, free_owner);
   if (!region) xt_memory_free(block);

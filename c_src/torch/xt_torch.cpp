@@ -222,8 +222,9 @@ xt_tensor_info describe(const at::Tensor &tensor) {
   info.contiguous = strided && tensor.is_contiguous();
   info.plain = strided && tensor.has_storage() && !tensor.is_meta() && !tensor.is_conj() && !tensor.is_neg() &&
                !tensor.is_quantized();
-  info.data = info.plain ? tensor.data_ptr() : nullptr;
-  info.span = info.plain ? span_of(tensor) : 0;
+  bool addressed = strided && tensor.has_storage() && !tensor.is_meta();
+  info.data = addressed ? tensor.data_ptr() : nullptr;
+  info.span = addressed ? span_of(tensor) : 0;
   return info;
 }
 
@@ -676,7 +677,9 @@ bool writes_unsaid(const c10::FunctionSchema &schema, const Match &found, const 
 void check_writable(const at::Tensor &tensor, const c10::FunctionSchema &schema, const std::string &parameter) {
   if (!tensor.defined() || tensor.is_meta()) return;
   if (tensor.layout() == at::kSparse) return check_writable(tensor._values(), schema, parameter);
-  if (tensor.layout() == at::kSparseCsr) return check_writable(tensor.values(), schema, parameter);
+  if (tensor.layout() == at::kSparseCsr || tensor.layout() == at::kSparseCsc || tensor.layout() == at::kSparseBsr ||
+      tensor.layout() == at::kSparseBsc)
+    return check_writable(tensor.values(), schema, parameter);
   if (!is_strided(tensor) || !tensor.has_storage()) return;
   if (host->is_frozen(tensor.data_ptr(), span_of(tensor)))
     refuse(XT_STATUS_frozen, schema.name() + " would write to `" + parameter +

@@ -41,7 +41,7 @@ typedef struct {
   const int64_t *strides; /* in elements; NULL for layouts that have none */
   int64_t numel;
   bool plain, contiguous;
-  void *data;  /* the first element, when plain */
+  void *data;  /* the first element, when it has an address; handed out only when plain */
   size_t span; /* bytes from it to the end of the last element */
 } xt_tensor_info;
 

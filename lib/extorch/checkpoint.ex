@@ -87,8 +87,8 @@ defmodule ExTorch.Checkpoint do
   @doc "Closes the handle. Tensors that were read stay good; asking the handle again is `:released`."
   @spec close(t()) :: :ok
   def close(%__MODULE__{resource: resource, source: source}) do
-    Native.checkpoint_close(resource)
-    close_source(source)
+    if Native.checkpoint_close(resource), do: close_source(source)
+    :ok
   end
 
   defp close_source(%module{} = source) do
@@ -231,7 +231,7 @@ defmodule ExTorch.Checkpoint do
     with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, options.verify),
          {:ok, %Tensor{} = tensor} <-
            Remote.made_of(resource, entry.index, options.verify, offset, bytes) do
-      {:ok, place(ckpt, tensor, entry)}
+      place(ckpt, tensor, entry)
     else
       {:ok, _raw} ->
         {:error, Error.new(:unsupported, "#{entry.dtype} is newer than the linked LibTorch")}
@@ -244,19 +244,39 @@ defmodule ExTorch.Checkpoint do
   defp read(ckpt, entry) do
     with {:ok, tensor} <-
            ask(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify)) do
-      {:ok, place(ckpt, tensor, entry)}
+      place(ckpt, tensor, entry)
     end
   end
 
-  # To the device it is wanted on.
+  # To the device it is wanted on, with its mark.
   defp place(ckpt, %Tensor{device: :cpu} = tensor, entry) do
     case Options.device_for(ckpt.options, entry.device) do
-      :cpu -> tensor
-      device -> Tensor.to(tensor, device: device)
+      :cpu ->
+        {:ok, tensor}
+
+      device ->
+        {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(entry.requires_grad)}
     end
+  rescue
+    error in Error -> {:error, located(error, ckpt.source)}
   end
 
-  defp place(_ckpt, other, _entry), do: other
+  defp place(_ckpt, other, _entry), do: {:ok, other}
+
+  defp place_all(ckpt, tensors, entries) do
+    entries
+    |> Enum.zip(tensors)
+    |> Enum.reduce_while([], fn {entry, tensor}, placed ->
+      case place(ckpt, tensor, entry) do
+        {:ok, tensor} -> {:cont, [tensor | placed]}
+        {:error, error} -> {:halt, {:error, error}}
+      end
+    end)
+    |> case do
+      {:error, error} -> {:error, error}
+      placed -> {:ok, Enum.reverse(placed)}
+    end
+  end
 
   @doc """
   Goes through the tensors in file order, lazily: `{name, tensor}`, one in memory at a time. Option: `:only`, as in
@@ -372,12 +392,13 @@ defmodule ExTorch.Checkpoint do
   end
 
   # Both lists are in file order.
-  defp merge(entries, entries, tensors), do: tensors
-
-  defp merge([entry | entries], [entry | wanted], [tensor | tensors]),
-    do: [tensor | merge(entries, wanted, tensors)]
+  defp merge([entry | entries], [%{index: index} | wanted], [tensor | tensors])
+       when entry.index == index do
+    [tensor | merge(entries, wanted, tensors)]
+  end
 
   defp merge([entry | entries], wanted, tensors), do: [entry | merge(entries, wanted, tensors)]
+  defp merge([], [], []), do: []
 
   defp prune(%Entry{} = entry), do: entry
 
@@ -415,31 +436,40 @@ defmodule ExTorch.Checkpoint do
 
   defp load_tensors(ckpt, entries) do
     with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
-      {:ok,
-       entries
-       |> Enum.zip(tensors)
-       |> Enum.map(fn {entry, tensor} -> place(ckpt, tensor, entry) end)}
+      place_all(ckpt, tensors, entries)
     end
   end
 
   defp read_each(%{source: source, resource: resource, options: options} = ckpt, entries, total) do
     Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
       with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
-           {:ok, tensor} <- Remote.made_of(resource, entry.index, options.verify, offset, data) do
+           {:ok, made} <- Remote.made_of(resource, entry.index, options.verify, offset, data),
+           {:ok, tensor} <- place(ckpt, made, entry) do
         report(options.on_progress, min(bytes + entry.nbytes, total), total)
         storages = Map.put(storages, entry.storage, {offset, data})
-        {:cont, {:ok, [place(ckpt, tensor, entry) | done], storages, bytes + entry.nbytes}}
+        {:cont, {:ok, [tensor | done], storages, bytes + entry.nbytes}}
       else
         {:error, error} -> {:halt, {:error, located(error, source)}}
       end
     end)
   end
 
-  defp read_all(ckpt, indices) do
+  # A load that exceeds the budget begins again, once, after a collection: a failed one cannot go on.
+  defp read_all(ckpt, indices, tries \\ 1) do
     with {:ok, {loading, total, logical}} <-
            ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
          :ok <- check_total(ckpt, logical) do
-      step(ckpt, loading, total, now())
+      case step(ckpt, loading, total, now()) do
+        {:collect, _error} when tries > 0 ->
+          Memory.collect()
+          read_all(ckpt, indices, tries - 1)
+
+        {:collect, error} ->
+          {:error, located(error, ckpt.source)}
+
+        other ->
+          other
+      end
     end
   end
 
@@ -455,7 +485,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp step(ckpt, loading, total, reported) do
-    case ask(ckpt, fn _ -> Native.checkpoint_load_step(loading, @step_bytes) end) do
+    case Memory.account(Native.checkpoint_load_step(loading, @step_bytes)) do
       {:ok, {:more, done}} ->
         if ckpt.options.on_progress && now() - reported >= @progress_milliseconds do
           report(ckpt.options.on_progress, done, total)
@@ -468,8 +498,11 @@ defmodule ExTorch.Checkpoint do
         report(ckpt.options.on_progress, total, total)
         {:ok, tensors}
 
+      {:collect, error} ->
+        {:collect, error}
+
       {:error, error} ->
-        {:error, error}
+        {:error, located(error, ckpt.source)}
     end
   end
 

@@ -72,12 +72,19 @@ defmodule ExTorch.Memory do
   @spec run((() -> Native.result(value))) :: {:ok, value} | {:error, ExTorch.Error.t()}
         when value: term()
   def run(nif) do
-    case nif.() do
-      {:ok, value, taken} -> took(taken, value)
+    case account(nif.()) do
       {:collect, _} -> run_again(nif)
-      {:error, error} -> {:error, error}
+      other -> other
     end
   end
+
+  # Accounts for what a NIF took, and leaves the rest to the caller.
+  @doc false
+  @spec account(Native.result(value)) ::
+          {:ok, value} | {:collect, ExTorch.Error.t()} | {:error, ExTorch.Error.t()}
+        when value: term()
+  def account({:ok, value, taken}), do: took(taken, value)
+  def account(other), do: other
 
   @doc false
   @spec run!((() -> Native.result(value))) :: value when value: term()
@@ -91,9 +98,9 @@ defmodule ExTorch.Memory do
   defp run_again(nif) do
     collect()
 
-    case nif.() do
-      {:ok, value, taken} -> took(taken, value)
-      {_, error} -> {:error, error}
+    case account(nif.()) do
+      {:collect, error} -> {:error, error}
+      other -> other
     end
   end
 

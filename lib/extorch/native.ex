@@ -124,7 +124,8 @@ defmodule ExTorch.Native do
   def lease_end(_address), do: :erlang.nif_error(:not_loaded)
 
   @type checkpoint :: reference()
-  @type checkpoint_options :: {boolean(), boolean(), integer(), integer(), integer(), integer()}
+  @type checkpoint_options ::
+          {boolean(), boolean(), boolean(), integer(), integer(), integer(), integer()}
   @type target :: non_neg_integer() | String.t()
 
   @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())
@@ -140,7 +141,7 @@ defmodule ExTorch.Native do
   @spec checkpoint_give(checkpoint(), binary()) :: result(tuple() | :open)
   def checkpoint_give(_checkpoint, _bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_close(checkpoint()) :: :ok
+  @spec checkpoint_close(checkpoint()) :: boolean()
   def checkpoint_close(_checkpoint), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_keys(checkpoint()) :: result([String.t()])

@@ -49,8 +49,8 @@ defmodule ExTorch.Checkpoint.Options do
   end
 
   # What the NIFs take.
-  def native(%{strict: strict, mmap: mmap, limits: limits}) do
-    {strict, mmap, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
+  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits}) do
+    {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
      limits[:tensor_bytes]}
   end
 
