@@ -205,6 +205,15 @@ defmodule ExTorch.BlobTest do
       end
     end
 
+    test "a binary that is named as the owner is frozen too" do
+      binary = :binary.copy(<<0, 0, 128, 63>>, 100)
+      %{ptr: ptr} = binary |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
+      Memory.collect()
+      view = Blob.from_blob(%{ptr: ptr, shape: {100}, dtype: :float32}, owner: binary)
+      assert reason(fn -> ExTorch.op("add_", [view, 1]) end) == :frozen
+      assert binary == :binary.copy(<<0, 0, 128, 63>>, 100)
+    end
+
     test "to_binary freezes while the binary lives" do
       t = ExTorch.ones({100})
       assert reason(fn -> aside(fn -> Tensor.to_binary(t) == "" end) end) == :none

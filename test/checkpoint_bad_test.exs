@@ -142,6 +142,24 @@ defmodule ExTorch.CheckpointBadTest do
       assert Checkpoint.read_record(ckpt, "../../../etc/passwd") == {:ok, "x"}
     end
 
+    test "records that no tensor needs are held to the same rules" do
+      evil = fn changes ->
+        Checkpoint.open!({:binary, Zip.make(good() ++ [{"a/data/evil", "1234", changes}])})
+      end
+
+      assert {:error, %{reason: :unsupported}} =
+               Checkpoint.read_storage(
+                 evil.(method: 12, size: 9, local: [method: 12, size: 9]),
+                 "evil"
+               )
+
+      huge = [method: 8, size: 0xFFFFFFFE, local: [method: 8, size: 0xFFFFFFFE]]
+      assert {:error, %{reason: :corrupt}} = Checkpoint.read_storage(evil.(huge), "evil")
+      assert {:error, %{reason: :corrupt}} = Checkpoint.read_storage(evil.(huge), "evil", 0, 16)
+      ckpt = Checkpoint.open!({:binary, Zip.make(good())})
+      assert {:error, %{reason: :bad_argument}} = Checkpoint.read_storage(ckpt, "0", 2 ** 64, 1)
+    end
+
     test "records that the tensors need are there, and of the right size" do
       [pickle, _, version] = good()
       assert {:corrupt, message} = load(Zip.make([pickle, version]))
@@ -310,6 +328,66 @@ defmodule ExTorch.CheckpointBadTest do
           do: assert({reason, _} = raw(bad)) && assert(reason in [:corrupt, :truncated])
     end
 
+    test "unicode lines of any bytes" do
+      wide = String.duplicate(<<0xE9>>, 50_000) <> String.duplicate("A", 50_000)
+      assert {:ok, text} = raw("V" <> wide <> "\n.")
+      assert text == String.duplicate("é", 50_000) <> String.duplicate("A", 50_000)
+      assert {:ok, "\\x"} = raw("V\\x\n.")
+      assert {:corrupt, _} = raw("V\\u12\n.")
+      assert {:ok, "☃é"} = raw("V\\u2603\\u00e9\n.")
+    end
+
+    test "small files that describe enormous objects" do
+      # copies of a list that is remembered once
+      items = ["](", String.duplicate("K\1", 50_000), "eq\0", global("builtins", "set"), "q\1"]
+
+      assert {:limit, _} =
+               pickled([
+                 items,
+                 String.duplicate(
+                   "h\1h\0\x850R0" |> String.replace("\x850R", <<0x85, "R">>),
+                   50_000
+                 ),
+                 "0"
+               ])
+
+      # a long text, seen again and again
+      long = [text(String.duplicate("x", 1_000_000)), "q\0"]
+      assert {:limit, _} = pickled(["](", long, String.duplicate("h\0", 300_000), "e"])
+      # a long name in front of many tensors
+      many = ["](", tensor([]), "q\0", String.duplicate("h\0", 200_000), "e"]
+      assert {:limit, _} = pickled(["}", text(String.duplicate("n", 1_000_000)), many, "s"])
+      # many tensors at the bottom of a deep well
+      deep = [
+        String.duplicate("]", 900),
+        "](",
+        tensor([]),
+        "q\0",
+        String.duplicate("h\0", 100_000),
+        "e",
+        String.duplicate("a", 900)
+      ]
+
+      assert {:limit, _} = pickled(deep)
+      # a key of very many parts
+      assert {:limit, _} = pickled(["}(", String.duplicate("K\1", 5000), "t", tensor([]), "s"])
+      # one large metadata dict for every tensor
+      meta = ["}(", for(i <- 1..100, do: [text("k#{i}"), "N"]), "u"]
+
+      with_meta =
+        reduce(global("torch._utils", "_rebuild_tensor_v2"), [
+          Pickle.storage([]),
+          int(0),
+          tuple([int(4)]),
+          tuple([int(1)]),
+          <<0x89>>,
+          "N",
+          meta
+        ])
+
+      assert {:corrupt, _} = pickled(with_meta)
+    end
+
     test "integers of any size" do
       for n <- [
             0,
@@ -400,6 +478,14 @@ defmodule ExTorch.CheckpointBadTest do
       assert {:ok, %{shape: {1_000_000_000}}} =
                pickled(tensor(size: tuple([int(1_000_000_000)]), stride: tuple([int(0)])))
 
+      huge_empty = tuple([int(2 ** 62), int(8), int(0)])
+
+      assert {:corrupt, _} =
+               pickled(tensor(size: huge_empty, stride: tuple([int(1), int(1), int(1)])))
+
+      wide_empty = tuple([int(2 ** 40), int(0)])
+      assert {:ok, t} = pickled(tensor(size: wide_empty, stride: tuple([int(1), int(1)])))
+      assert reason(fn -> Tensor.to_list(t) end) == :limit
       assert {:ok, %{shape: {0}}} = pickled(tensor(offset: int(100), size: tuple([int(0)])))
       assert {:ok, %{shape: {}}} = pickled(tensor(offset: int(3), size: ")", stride: ")"))
     end

@@ -377,6 +377,55 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
+  test "a load over the budget is refused, and goes through when garbage makes room", %{
+    tmp_dir: dir
+  } do
+    count = 2 * @mib
+    path = Path.join(dir, "file.pt")
+    File.write!(path, Zip.checkpoint(pickle(count), %{"0" => :binary.copy(<<0>>, 4 * count)}))
+    budget = Memory.budget()
+
+    try do
+      Memory.set_budget(Memory.live().bytes + @mib)
+      assert {:error, %{reason: :limit, path: ^path}} = ExTorch.load(path)
+      assert {:error, %{reason: :limit}} = path |> Checkpoint.open!() |> Checkpoint.tensor("w")
+      Memory.collect()
+      Memory.set_budget(Memory.live().bytes + 12 * @mib)
+      # the first is garbage when the second needs its room
+      Enum.each(1..5, fn _ -> assert {:ok, %{"w" => _}} = ExTorch.load(path) end)
+    after
+      Memory.set_budget(budget)
+    end
+  end
+
+  test "the pickle's checksum too", %{tmp_dir: dir} do
+    path = write(dir, 10)
+    data = File.read!(path)
+    {at, _} = :binary.match(data, "_rebuild_tensor_v2")
+    # another name of the same length changes what the file says
+    changed =
+      binary_part(data, 0, at) <>
+        "_rebuild_tensor_v9" <> binary_part(data, at + 18, byte_size(data) - at - 18)
+
+    File.write!(path, changed)
+    assert {:ok, %{"w" => %ExTorch.Python.Object{}}} = ExTorch.load(path)
+    assert {:error, %{reason: :corrupt}} = ExTorch.load(path, verify: true)
+  end
+
+  test "a device that is not there is an error, and marks are kept on the way", %{tmp_dir: dir} do
+    path = write(dir, 10)
+
+    if ExTorch.Device.cuda_count() == 0 do
+      assert {:error, %{reason: :unsupported, path: ^path}} = ExTorch.load(path, device: :cuda)
+
+      assert {:error, %{reason: :unsupported}} =
+               path |> Checkpoint.open!(device: :cuda) |> Checkpoint.tensor("w")
+    end
+
+    {:ok, %{"p" => p}} = ExTorch.load("test/fixtures/2.14.1/parameter.pt", device: :meta)
+    assert Tensor.requires_grad(p)
+  end
+
   test "a source that fails, lies or raises", %{tmp_dir: dir} do
     path = write(dir, 100)
 

@@ -522,7 +522,8 @@ defmodule ExTorch.CheckpointTest do
           {"rows", view.(50_000, [4, 100], [30_000, 1])},
           {"corner", view.(0, [rows, 2], [100, 1])},
           {"permuted", view.(3, [2, rows], [1, 100])},
-          {"expanded", view.(5, [1000, 3], [0, 1])}
+          {"expanded", view.(5, [1000, 3], [0, 1])},
+          {"transposed", view.(0, [3, 4, rows], [2, 10, 100])}
         ])
       )
 
@@ -544,6 +545,12 @@ defmodule ExTorch.CheckpointTest do
 
         assert read.("permuted") ==
                  for(k <- 0..1, do: for(i <- 0..(rows - 1), do: 3 + k + 100 * i))
+
+        assert read.("transposed") ==
+                 for(
+                   a <- 0..2,
+                   do: for(b <- 0..3, do: for(c <- 0..(rows - 1), do: 2 * a + 10 * b + 100 * c))
+                 )
 
         assert read.("expanded") == List.duplicate([5, 6, 7], 1000)
 

@@ -75,6 +75,17 @@ defmodule ExTorch.TensorTest do
       end
     end
 
+    test "a very long list leaves the scheduler alone" do
+      numbers = Enum.to_list(1..300_000)
+      assert ExTorch.tensor([numbers]).shape == {1, 300_000}
+      assert reason(fn -> ExTorch.tensor([1 | numbers] ++ [:x]) end) == :bad_argument
+    end
+
+    test "an empty tensor with a huge dimension is no endless list" do
+      assert reason(fn -> Tensor.to_list(ExTorch.zeros({2 ** 40, 0})) end) == :limit
+      assert inspect(ExTorch.zeros({2 ** 40, 0})) =~ "float32"
+    end
+
     test "a deep list is an error, not a deep stack" do
       deep = Enum.reduce(1..100_000, 1, fn _, inner -> [inner] end)
       assert reason(fn -> ExTorch.tensor(deep) end) == :bad_argument

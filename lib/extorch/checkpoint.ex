@@ -303,7 +303,12 @@ defmodule ExTorch.Checkpoint do
   def read_storage(%__MODULE__{} = ckpt, key, offset, length)
       when is_binary(key) and is_integer(offset) and offset >= 0 and is_integer(length) and
              length >= 0 do
-    read_bytes(ckpt, record_name(key), offset, length)
+    if offset + length < 2 ** 63 do
+      read_bytes(ckpt, record_name(key), offset, length)
+    else
+      {:error,
+       located(Error.new(:bad_argument, "no storage has #{offset + length} bytes"), ckpt.source)}
+    end
   end
 
   @doc "A record of the archive, unpacked."
