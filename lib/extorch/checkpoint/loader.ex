@@ -1,0 +1,179 @@
+defmodule ExTorch.Checkpoint.Loader do
+  @moduledoc false
+  # Whole loads: every storage is read once, in steps between which progress is reported.
+
+  import ExTorch.Checkpoint.Access
+
+  alias ExTorch.Checkpoint.{Entry, Options, Remote}
+  alias ExTorch.{Error, Memory, Native}
+
+  # Between two looks at the clock.
+  @step_bytes 64 * 1024 * 1024
+  @progress_milliseconds 100
+
+  # The whole object with tensors in place; `only` leaves the rest out of dicts, and an entry in lists and tuples. Entries
+  # are not made where nobody looks at them.
+  def load(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
+      when not is_struct(source) do
+    with {:ok, tensors} <- read_all(ckpt, :all), do: build(ckpt, tensors)
+  end
+
+  def load(ckpt) do
+    with {:ok, entries} <- ask(ckpt, &Native.checkpoint_entries/1),
+         wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
+         {:ok, tensors} <- load_tensors(ckpt, wanted),
+         {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
+      {:ok, if(ckpt.options.only, do: prune(object), else: object)}
+    end
+  end
+
+  defp check_total(ckpt, total) do
+    limit = ckpt.options.limits[:total_bytes]
+
+    if total <= limit do
+      :ok
+    else
+      {:error,
+       located(
+         Error.new(:limit, "the tensors have #{total} bytes; the limit total_bytes is #{limit}"),
+         ckpt.source
+       )}
+    end
+  end
+
+  # Both lists are in file order.
+  defp merge([entry | entries], [%{index: index} | wanted], [tensor | tensors])
+       when entry.index == index do
+    [tensor | merge(entries, wanted, tensors)]
+  end
+
+  defp merge([entry | entries], wanted, tensors), do: [entry | merge(entries, wanted, tensors)]
+  defp merge([], [], []), do: []
+
+  defp prune(%Entry{} = entry), do: entry
+
+  defp prune(%ExTorch.Python.Dict{pairs: pairs} = dict) do
+    %{
+      dict
+      | pairs: for({key, value} <- pairs, not is_struct(value, Entry), do: {key, prune(value)})
+    }
+  end
+
+  defp prune(%_{} = struct), do: struct
+
+  defp prune(map) when is_map(map) do
+    for {key, value} <- map, not is_struct(value, Entry), into: %{}, do: {key, prune(value)}
+  end
+
+  defp prune(list) when is_list(list), do: Enum.map(list, &prune/1)
+
+  defp prune(tuple) when is_tuple(tuple),
+    do: tuple |> Tuple.to_list() |> prune() |> List.to_tuple()
+
+  defp prune(other), do: other
+
+  # Each storage is read once and shared again.
+  defp load_tensors(%{source: %_{}} = ckpt, entries) do
+    total = entries |> Enum.uniq_by(& &1.storage) |> Enum.reduce(0, &(&1.nbytes + &2))
+
+    result =
+      with :ok <- check_total(ckpt, Enum.reduce(entries, 0, &(&1.nbytes + &2))) do
+        read_each(ckpt, entries, total)
+      end
+
+    with {:ok, tensors, _, _} <- result, do: {:ok, Enum.reverse(tensors)}
+  end
+
+  defp load_tensors(ckpt, entries) do
+    with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
+      place_all(ckpt, tensors, entries)
+    end
+  end
+
+  defp read_each(%{source: source, resource: resource, options: options} = ckpt, entries, total) do
+    Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
+      with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
+           {:ok, made} <- Remote.made_of(resource, entry.index, options.verify, offset, data),
+           {:ok, tensor} <- place(ckpt, made, entry) do
+        report(options.on_progress, min(bytes + entry.nbytes, total), total)
+        storages = Map.put(storages, entry.storage, {offset, data})
+        {:cont, {:ok, [tensor | done], storages, bytes + entry.nbytes}}
+      else
+        {:error, error} -> {:halt, {:error, located(error, source)}}
+      end
+    end)
+  end
+
+  # A load that exceeds the budget begins again, once, after a collection: a failed one cannot go on.
+  defp read_all(ckpt, indices, tries \\ 1) do
+    with {:ok, {loading, total, logical}} <-
+           ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
+         :ok <- check_total(ckpt, logical) do
+      case step(ckpt, loading, total, now()) do
+        {:collect, _error} when tries > 0 ->
+          Memory.collect()
+          read_all(ckpt, indices, tries - 1)
+
+        {:collect, error} ->
+          {:error, located(error, ckpt.source)}
+
+        other ->
+          other
+      end
+    end
+  end
+
+  defp storage_bytes(source, resource, entry, storages) do
+    case Map.fetch(storages, entry.storage) do
+      {:ok, known} ->
+        {:ok, known}
+
+      :error ->
+        with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, true),
+             do: {:ok, {offset, bytes}}
+    end
+  end
+
+  defp step(ckpt, loading, total, reported) do
+    case Memory.account(Native.checkpoint_load_step(loading, @step_bytes)) do
+      {:ok, {:more, done}} ->
+        if ckpt.options.on_progress && now() - reported >= @progress_milliseconds do
+          report(ckpt.options.on_progress, done, total)
+          step(ckpt, loading, total, now())
+        else
+          step(ckpt, loading, total, reported)
+        end
+
+      {:ok, {:done, tensors}} ->
+        report(ckpt.options.on_progress, total, total)
+        {:ok, tensors}
+
+      {:collect, error} ->
+        {:collect, error}
+
+      {:error, error} ->
+        {:error, located(error, ckpt.source)}
+    end
+  end
+
+  defp report(nil, _done, _total), do: :ok
+  defp report(fun, done, total) when is_function(fun, 2), do: fun.(done, total)
+  defp report(fun, done, total), do: fun.(%{done: done, total: total})
+
+  defp now, do: System.monotonic_time(:millisecond)
+
+  defp place_all(ckpt, tensors, entries) do
+    entries
+    |> Enum.zip(tensors)
+    |> Enum.reduce_while([], fn {entry, tensor}, placed ->
+      case place(ckpt, tensor, entry) do
+        {:ok, tensor} -> {:cont, [tensor | placed]}
+        {:error, error} -> {:halt, {:error, error}}
+      end
+    end)
+    |> case do
+      {:error, error} -> {:error, error}
+      placed -> {:ok, Enum.reverse(placed)}
+    end
+  end
+end
