@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cursor.h"
+#include "escape.h"
 #include "utf8.h"
 
 /* The state of the machine. The stack holds nodes; a mark is the pointer to `mark_node`. FRAME only bounds what opcodes
@@ -236,10 +237,10 @@ static xt_status push_decimal_float(machine *m) {
   return *end ? corrupt(m, "a decimal float is none") : push_number(m, value);
 }
 
-/* 'quoted', with Python's escapes; or raw with \uXXXX when it is a unicode line. */
+/* 'quoted', or the whole line when it is unicode. */
 static xt_status push_line_text(machine *m, bool unicode) {
   const char *line;
-  size_t size, out = 0;
+  size_t size, length;
   xt_status status = take_line(m, &line, &size);
   if (status != XT_STATUS_ok) return status;
   if (!unicode) {
@@ -247,44 +248,14 @@ static xt_status push_line_text(machine *m, bool unicode) {
       return corrupt(m, "a string has no quotes");
     line++, size -= 2;
   }
-  /* every byte of a unicode line may become two */
-  char *text = xt_arena_alloc(m->arena, unicode ? 2 * size + 4 : size + 4, 1);
+  char *text = xt_arena_alloc(m->arena, size, 2);
   if (!text) return no_memory(m);
-  for (size_t i = 0; i < size; i++) {
-    char c = line[i];
-    if (c == '\\' && i + 1 < size) {
-      char next = line[++i];
-      unsigned code = 0;
-      int digits = next == 'x' && !unicode ? 2 : next == 'u' && unicode ? 4 : 0;
-      if (digits) {
-        if (size - i <= (size_t)digits) return corrupt(m, "an escape is cut off");
-        for (int k = 0; k < digits; k++) {
-          char hex[2] = {line[++i], 0}, *end;
-          code = code * 16 + (unsigned)strtoul(hex, &end, 16);
-          if (*end) return corrupt(m, "an escape is none");
-        }
-        if (unicode && code >= 0x800)
-          text[out++] = (char)(0xE0 | code >> 12), text[out++] = (char)(0x80 | (code >> 6 & 0x3F)),
-          c = (char)(0x80 | (code & 0x3F));
-        else if (unicode && code >= 0x80) text[out++] = (char)(0xC0 | code >> 6), c = (char)(0x80 | (code & 0x3F));
-        else c = (char)code;
-      } else if (unicode) {
-        text[out++] = c;
-        c = next;
-      } else {
-        c = next == 'n' ? '\n' : next == 't' ? '\t' : next == 'r' ? '\r' : next;
-      }
-    } else if (unicode && (unsigned char)c >= 0x80) { /* raw-unicode-escape keeps Latin-1 as bytes */
-      text[out++] = (char)(0xC0 | (unsigned char)c >> 6);
-      c = (char)(0x80 | (c & 0x3F));
-    }
-    text[out++] = c;
-  }
-  xt_utf8 check = xt_utf8_check((uint8_t *)text, out);
-  if (unicode && check == XT_UTF8_INVALID) return corrupt(m, "a string is not UTF-8");
+  if (!(unicode ? xt_escape_unicode : xt_escape_string)(line, size, text, &length))
+    return corrupt(m, "an escape is none");
+  xt_utf8 check = xt_utf8_check((uint8_t *)text, length);
   xt_node_kind kind = check == XT_UTF8_VALID ? XT_NODE_TEXT : unicode ? XT_NODE_RAW_TEXT : XT_NODE_BYTES;
   status = push_new(m, kind);
-  if (status == XT_STATUS_ok) top(m)->text.data = text, top(m)->text.size = out;
+  if (status == XT_STATUS_ok) top(m)->text.data = text, top(m)->text.size = length;
   return status;
 }
 
