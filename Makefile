@@ -4,7 +4,8 @@
 #   make demo       a short tour                 make test     the tests
 #   make check      formatting, warnings, sanitizers: what CI adds to the tests
 #   make matrix     the tests on Debian bookworm, trixie and sid
-#   make bench      every script of bench/       make clean
+#   make bench      every script of bench/       make fuzz     the reader under libFuzzer, a minute
+#   make clean
 #
 # Honoured: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
 #           EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
@@ -32,7 +33,7 @@ LINK := -shared -Wl,-z,nodelete -Wl,-z,relro,-z,now
 
 # ---- What the machine has: asked only by the targets that build ----
 
-ifneq ($(filter-out demo test check matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out demo test check fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
 TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
@@ -56,7 +57,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example demo test check matrix bench clean format
+.PHONY: all example demo test check fuzz matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Which objects the libraries were linked from: another variant (SAN=asan) links them again.
@@ -110,7 +111,7 @@ MIX = EXTORCH_HEX=$(HEX) $(NX_LIBS) mix
 WARNINGS_AS_ERRORS = $(if $(WERROR),--warnings-as-errors)
 
 # Static: make looks for no pattern rule when a target is phony.
-SETUPS := setup-build setup-test setup-check setup-matrix
+SETUPS := setup-build setup-test setup-check setup-fuzz setup-matrix
 .PHONY: $(SETUPS)
 $(SETUPS): setup-%:
 	@scripts/setup.sh $*
@@ -126,6 +127,9 @@ test: setup-test
 
 check: setup-check
 	@scripts/check.sh
+
+fuzz: setup-fuzz
+	@scripts/fuzz.sh $(SECONDS_TO_FUZZ)
 
 matrix: setup-matrix
 	@scripts/matrix.sh $(SUITES)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs what a job of the Makefile needs and does nothing when all is there.
 #
-# usage: setup.sh build|test|check|matrix
+# usage: setup.sh build|test|check|fuzz|matrix
 #
 # On Debian and its kin missing packages come from apt, as root or through sudo. Elsewhere
 # the script names what is missing and how to get it, and fails.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-job=${1:?usage: setup.sh build|test|check|matrix}
+job=${1:?usage: setup.sh build|test|check|fuzz|matrix}
 missing=()  # Debian packages
 wanted=()   # the same in words, for every other system
 
@@ -29,6 +29,7 @@ has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
 has_torch() { "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
+has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }
 has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
 
 case $job in
@@ -50,6 +51,10 @@ case $job in
   check)
     need clang-format "clang-format" command -v clang-format
     need "gcc g++" "gcc's AddressSanitizer" has_asan
+    ;;
+  fuzz)
+    need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
+    need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     ;;
   matrix)
     need debootstrap "debootstrap" command -v debootstrap

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Fuzzes the reader for so many seconds (default 60), from the fixtures and their pickles; findings go to build/fuzz.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-60}
+corpus=build/fuzz/corpus
+mkdir -p "$corpus"
+for file in test/fixtures/*/*.pt; do
+  case $file in *.legacy.pt) continue ;; esac
+  name=$(echo "$file" | tr / _)
+  cp "$file" "$corpus/$name"
+  python3 -c '
+import sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' "$file" "$corpus/$name.pkl"
+done
+clang -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread \
+  test/c/fuzz_checkpoint.c c_src/core/*.c -ldeflate -lm -o build/fuzz/checkpoint
+build/fuzz/checkpoint -max_total_time="$seconds" -max_len=65536 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=256 \
+  -artifact_prefix=build/fuzz/ -print_final_stats=1 "$corpus"
