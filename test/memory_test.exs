@@ -4,11 +4,6 @@ defmodule ExTorch.MemoryTest do
 
   @mib 1024 * 1024
 
-  defp rss do
-    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
-    String.to_integer(kb) * 1024
-  end
-
   test "counters follow tensors, views and temporaries" do
     before = Memory.live()
     t = ExTorch.zeros({256, 1024})

@@ -53,6 +53,34 @@ defmodule ExTorch.Case do
     Task.async(fun) |> Task.await(:infinity)
   end
 
+  @doc "The binary with one bit turned."
+  def turn(binary, at, bit) do
+    turned = Bitwise.bxor(:binary.at(binary, at), Bitwise.bsl(1, bit))
+
+    binary_part(binary, 0, at) <>
+      <<turned>> <> binary_part(binary, at + 1, byte_size(binary) - at - 1)
+  end
+
+  @doc "Bytes of this OS process that are in memory."
+  def rss do
+    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
+    String.to_integer(kb) * 1024
+  end
+
+  @doc "What a function adds to them while its result lives, at best: other parts of the VM make noise."
+  def added(fun) do
+    Enum.min(
+      for _ <- 1..4 do
+        ExTorch.Memory.collect()
+        before = rss()
+        result = fun.()
+        after_ = rss()
+        if is_struct(result, ExTorch.Tensor), do: ExTorch.Tensor.release(result)
+        after_ - before
+      end
+    )
+  end
+
   @doc "Are nested lists of numbers equal within a relative tolerance?"
   def close?(a, b, tolerance \\ 1.0e-5)
   def close?(a, b, tolerance) when is_list(a) and is_list(b), do: zip_close?(a, b, tolerance)
