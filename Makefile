@@ -143,4 +143,4 @@ format:
 	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch]
 
 clean:
-	@rm -rf build priv/*.so priv/.variant _build
+	@rm -rf $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,build) $(PRIV)/*.so $(PRIV)/.variant
