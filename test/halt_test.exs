@@ -1,0 +1,31 @@
+defmodule ExTorch.HaltTest do
+  # A node that stops while calls are inside LibTorch ends with its own status, not with a signal.
+  use ExTorch.Case
+  @moduletag :no_asan
+
+  @busy """
+  for _ <- 1..4 do
+    spawn(fn ->
+      a = ExTorch.rand({400, 400})
+      Enum.reduce(1..100_000, a, fn _, x -> ExTorch.matmul(x, a) end)
+    end)
+  end
+
+  for _ <- 1..4, do: spawn(fn -> Enum.each(1..1_000_000, fn _ -> ExTorch.load(hd(System.argv())) end) end)
+  Process.sleep(150)
+  """
+
+  for {how, code} <- [{"System.halt(7)", 7}, {"System.stop(3)\nProcess.sleep(:infinity)", 3}] do
+    test "#{how |> String.split("\n") |> hd()} in the middle of calls" do
+      ebin = :extorch |> Application.app_dir("ebin")
+      script = @busy <> unquote(how)
+
+      {output, status} =
+        System.cmd("elixir", ["-pa", ebin, "-e", script, "test/fixtures/2.14.1/nested.pt"],
+          stderr_to_stdout: true
+        )
+
+      assert {status, output} == {unquote(code), output}
+    end
+  end
+end
