@@ -12,6 +12,7 @@
  * guards only sleeping and waiting, never the queue. */
 static _Atomic(xt_reapable *) top;
 static atomic_uint_least64_t pushed, done;
+static atomic_int waiting; /* calls in drain */
 static atomic_bool halting;
 static bool halted;
 static bool started;
@@ -35,9 +36,11 @@ static void *reap(void *unused) {
       atomic_fetch_add(&done, 1);
       item = atomic_load(&halting) ? NULL : next;
     }
-    pthread_mutex_lock(&lock);
-    pthread_cond_broadcast(&progress);
-    pthread_mutex_unlock(&lock);
+    if (atomic_load(&waiting)) { /* else nobody would hear it, and pushers want the lock */
+      pthread_mutex_lock(&lock);
+      pthread_cond_broadcast(&progress);
+      pthread_mutex_unlock(&lock);
+    }
   }
   return NULL;
 }
@@ -91,9 +94,11 @@ bool xt_reaper_drain(int timeout_ms) {
   uint64_t goal = atomic_load(&pushed);
   struct timespec until = deadline(timeout_ms);
   int late = 0;
+  atomic_fetch_add(&waiting, 1);
   pthread_mutex_lock(&lock);
   while (atomic_load(&done) < goal && !late) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
   pthread_mutex_unlock(&lock);
+  atomic_fetch_sub(&waiting, 1);
   return atomic_load(&done) >= goal;
 }
 
