@@ -166,6 +166,7 @@ static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_f
   if (ours && given == xt_am_nil) {
     memory->owner = xt_tensor_keep(ours->handle);
     memory->release = drop_owner;
+    memory->light = true;
     return XT_STATUS_ok;
   }
   xt_pin *pin = xt_pin_new();

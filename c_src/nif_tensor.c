@@ -9,8 +9,19 @@
 
 static ErlNifResourceType *tensor_type;
 
+/* Light ones are freed where they are dropped: sent to another thread, their small pieces would come back to this one
+ * through malloc's lock. Only one at a time, since what it owned may be the last handle of the next in a long chain. */
 void xt_tensor_drop(xt_tensor *tensor) {
-  if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) == 0) xt_reaper_push(&tensor->reapable);
+  static _Thread_local bool freeing;
+  if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) > 0) return;
+  if (!tensor->light || freeing || !xt_calls_enter()) {
+    xt_reaper_push(&tensor->reapable);
+    return;
+  }
+  freeing = true;
+  tensor->reapable.run(&tensor->reapable);
+  freeing = false;
+  xt_calls_leave();
 }
 
 static void finish(xt_tensor_resource *resource) {

@@ -80,7 +80,6 @@ defmodule ExTorch.OwnerTest do
         end)
 
       assert_receive {:ready, true}, 5000
-      refute_received {:gone, 1}
       send(pid, :go)
       assert_receive {:still, true}, 5000
       assert_receive {:gone, 1}, 5000
@@ -191,5 +190,21 @@ defmodule ExTorch.OwnerTest do
       blob = Blob.to_blob(ExTorch.zeros({1}))
       assert_raise ArgumentError, fn -> Example.take(blob.owner) end
     end
+  end
+
+  test "a long chain of owners is freed without a deep stack" do
+    listener = self()
+
+    aside(fn ->
+      last =
+        Enum.reduce(1..100_000, foreign(1, listener).tensor, fn _, tensor ->
+          Blob.from_blob(Blob.to_blob(tensor))
+        end)
+
+      assert alive?(last)
+    end)
+
+    Memory.collect()
+    assert_receive {:gone, 1}, 5000
   end
 end

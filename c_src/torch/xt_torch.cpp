@@ -269,6 +269,7 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(memory->sizes, memory->ndim),
                                                         at::IntArrayRef(memory->strides, memory->ndim));
     *out = wrap(std::move(tensor));
+    (*out)->light = memory->light;
   });
   if (!owned) memory->release(memory->owner);
   return status;

@@ -4,8 +4,8 @@
  * second LibTorch is an error with a name instead of a crash in somebody's static constructor.
  *
  * Handles: an xt_tensor owns one reference to a LibTorch tensor and is counted itself. Whoever made or kept one gives
- * it back with xt_tensor_drop; the last goes to the reaper's thread, where it is freed. The metadata of a tensor behind
- * a handle never changes: operators that would change it work on a shallow copy.
+ * it back with xt_tensor_drop; the last goes to the reaper's thread, where it is freed, unless that is quickly done.
+ * The metadata of a tensor behind a handle never changes: operators that would change it work on a shallow copy.
  *
  * No function throws and none writes to stderr; a failing one fills the error and returns its status.
  */
@@ -50,6 +50,7 @@ typedef struct xt_tensor {
   xt_reapable reapable; /* first: the reaper frees the whole */
   int references;       /* by keep and drop only */
   bool requires_grad;   /* kept beside the tensor, never given to autograd */
+  bool light;           /* freeing it never takes long: see xt_foreign */
   xt_tensor_info info;
 } xt_tensor;
 
@@ -68,6 +69,7 @@ typedef struct {
   const int64_t *sizes, *strides;
   void *owner;
   void (*release)(void *owner);
+  bool light; /* release returns at once, so a scheduler may call it */
 } xt_foreign;
 
 typedef struct {
