@@ -11,8 +11,9 @@ enum {
   SLAB = 2 << 20,  /* neighbours up to this are read together; one surviving tensor pins no more than that */
   PIECE = 4 << 20, /* of a large storage between two looks at the budget */
   CACHED = 256 << 10,
+  AHEAD = 64 << 20,  /* of memory that is touched before it is read into */
   HELPED = 32 << 20, /* less than this is not worth a thread */
-  MANY_CORES = 4     /* with fewer, a second busy thread would leave the schedulers without a core */
+  ENOUGH_CORES = 3   /* with two, reader and toucher would leave none for the schedulers */
 };
 
 static const xt_zip_entry *record_of(const xt_loader *l, size_t i) {
@@ -33,7 +34,6 @@ xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wan
   const xt_checkpoint *c = reader->checkpoint;
   size_t storages = c->meaning.storage_count;
   memset(l, 0, sizeof *l);
-  pthread_mutex_init(&l->lock, NULL);
   l->reader = *reader;
   l->storages = storages;
   l->regions = calloc(storages + 1, sizeof *l->regions);
@@ -51,6 +51,8 @@ xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wan
   qsort(places, l->count, sizeof *places, by_place);
   for (size_t i = 0; i < l->count; i++) l->order[i] = places[i].storage;
   free(places);
+  if (!reader->memory && l->total >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= ENOUGH_CORES)
+    l->prefault = xt_prefault_start();
   return XT_STATUS_ok;
 }
 
@@ -62,16 +64,9 @@ static bool must_swap(const xt_loader *l) {
   return l->reader.checkpoint->big_endian != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
-/* Each storage has one worker, so its place in `regions` needs no lock. */
 static void finish(xt_loader *l, uint32_t storage, xt_region *region) {
   if (must_swap(l)) xt_reader_swap(region->data, region->size, l->reader.checkpoint->meaning.storages[storage].element);
   l->regions[storage] = region;
-}
-
-static void add_done(xt_loader *l, uint64_t bytes) {
-  pthread_mutex_lock(&l->lock);
-  l->done += bytes;
-  pthread_mutex_unlock(&l->lock);
 }
 
 /* ---- Slabs ---- */
@@ -111,66 +106,95 @@ static xt_status take_from_slab(xt_loader *l, uint32_t storage, xt_region *slab,
   return status;
 }
 
-static xt_status read_slab(xt_loader *l, const xt_reader *reader, size_t first, size_t n, xt_error *error) {
+static xt_status read_slab(xt_loader *l, size_t first, size_t n, xt_error *error) {
   uint64_t start = record_of(l, first)->header, bytes = 0;
   size_t size = record_of(l, first + n - 1)->end - start;
   xt_region *slab = xt_region_new(size, start);
   if (!slab) return xt_reader_refused(error);
-  xt_status status = xt_reader_fetch(reader, start, slab->data, size, error);
+  xt_status status = xt_reader_fetch(&l->reader, start, slab->data, size, error);
   for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++) {
     status = take_from_slab(l, l->order[i], slab, start, error);
     bytes += record_of(l, i)->size;
   }
   xt_region_drop(slab);
-  add_done(l, bytes);
+  l->done += bytes;
   return status;
 }
 
-/* ---- One storage ---- */
+/* ---- Large storages ---- */
 
-static xt_status read_piece(xt_loader *l, const xt_reader *reader, xt_loader_worker *w, xt_error *error) {
-  const xt_zip_entry *record = l->reader.checkpoint->records[w->storage];
-  uint64_t data;
-  xt_status status = xt_reader_place(reader, record, &data, error);
-  if (status != XT_STATUS_ok) return status;
-  size_t size = record->size - w->at < PIECE ? record->size - w->at : PIECE;
-  uint8_t *to = w->region->data + w->at;
-  status = xt_reader_fetch(reader, data + w->at, to, size, error);
-  for (size_t at = 0; reader->verify && status == XT_STATUS_ok && at < size; at += CACHED)
-    w->crc = libdeflate_crc32(w->crc, to + at, size - at < CACHED ? size - at : CACHED);
-  w->at += size;
-  add_done(l, size);
-  if (status != XT_STATUS_ok || w->at < record->size) return status;
-  if (reader->verify) status = xt_checkpoint_verify(record, w->crc, error);
-  if (status != XT_STATUS_ok) return status;
-  finish(l, w->storage, w->region);
-  w->region = NULL;
-  return status;
+/* Stored, and too large for a slab. */
+static bool is_large(const xt_zip_entry *record) {
+  return record->method == XT_ZIP_STORED && record->end - record->header > SLAB;
 }
 
-/* A large stored record is begun; a deflated one is read at once. */
-static xt_status begin_storage(xt_loader *l, const xt_reader *reader, xt_loader_worker *w, uint32_t storage,
-                               xt_error *error) {
+static xt_status take_memory(xt_loader *l, uint32_t storage, xt_error *error) {
   const xt_zip_entry *record = l->reader.checkpoint->records[storage];
   uint64_t data;
-  xt_region *region;
-  if (record->method != XT_ZIP_STORED) {
-    xt_status status = xt_reader_record(reader, record, &region, error);
-    if (status == XT_STATUS_ok) finish(l, storage, region);
-    add_done(l, record->size);
-    return status;
-  }
-  xt_status status = xt_reader_place(reader, record, &data, error);
+  xt_status status = xt_reader_place(&l->reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
-  region = xt_region_new(record->size ? record->size : 1, data % 16 ? 0 : data);
-  if (!region) return xt_reader_refused(error);
-  *w = (xt_loader_worker){region, storage, 0, 0};
+  l->regions[storage] = xt_region_new(record->size, data % 16 ? 0 : data);
+  return l->regions[storage] ? XT_STATUS_ok : xt_reader_refused(error);
+}
+
+/* Takes memory for the large storages to come and has it touched. */
+static xt_status prepare(xt_loader *l, xt_error *error) {
+  if (l->prepared < l->next) l->prepared = l->next;
+  for (; l->prefault && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
+    if (!is_large(record_of(l, l->prepared))) continue;
+    uint32_t storage = l->order[l->prepared];
+    xt_status status = take_memory(l, storage, error);
+    if (status != XT_STATUS_ok) return status;
+    xt_prefault_add(l->prefault, l->regions[storage]);
+    l->ahead += l->regions[storage]->size;
+  }
   return XT_STATUS_ok;
 }
 
-/* A storage of a file that is in memory: shared, when nothing has to be done to its bytes. */
-static xt_status share(xt_loader *l, const xt_reader *reader, uint32_t storage, xt_error *error) {
+static xt_status begin_large(xt_loader *l, uint32_t storage, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  if (l->regions[storage]) l->ahead -= l->regions[storage]->size;
+  else status = take_memory(l, storage, error);
+  l->region = l->regions[storage];
+  l->at = 0;
+  l->crc = 0;
+  return status == XT_STATUS_ok ? prepare(l, error) : status;
+}
+
+/* The storage in hand is the one before `next`. */
+static xt_status read_piece(xt_loader *l, xt_error *error) {
+  const xt_zip_entry *record = record_of(l, l->next - 1);
+  uint64_t data;
+  xt_status status = xt_reader_place(&l->reader, record, &data, error);
+  if (status != XT_STATUS_ok) return status;
+  size_t size = record->size - l->at < PIECE ? record->size - l->at : PIECE;
+  uint8_t *to = l->region->data + l->at;
+  status = xt_reader_fetch(&l->reader, data + l->at, to, size, error);
+  for (size_t at = 0; l->reader.verify && status == XT_STATUS_ok && at < size; at += CACHED)
+    l->crc = libdeflate_crc32(l->crc, to + at, size - at < CACHED ? size - at : CACHED);
+  l->at += size;
+  l->done += size;
+  if (status != XT_STATUS_ok || l->at < record->size) return status;
+  if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
+  if (status != XT_STATUS_ok) return status;
+  finish(l, l->order[l->next - 1], l->region);
+  l->region = NULL;
+  return status;
+}
+
+static xt_status read_deflated(xt_loader *l, uint32_t storage, xt_error *error) {
   const xt_zip_entry *record = l->reader.checkpoint->records[storage];
+  xt_region *region;
+  xt_status status = xt_reader_record(&l->reader, record, &region, error);
+  if (status == XT_STATUS_ok) finish(l, storage, region);
+  l->done += record->size;
+  return status;
+}
+
+/* A storage of a file that is in memory: shared, when nothing has to be done to its bytes. */
+static xt_status share(xt_loader *l, uint32_t storage, xt_error *error) {
+  const xt_reader *reader = &l->reader;
+  const xt_zip_entry *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
   xt_status status = xt_reader_place(reader, record, &data, error);
@@ -191,96 +215,35 @@ static xt_status share(xt_loader *l, const xt_reader *reader, uint32_t storage, 
     if (status != XT_STATUS_ok) return status;
   }
   finish(l, storage, region);
-  add_done(l, record->size);
+  l->done += record->size;
   return status;
 }
 
-/* ---- Workers ---- */
+/* ---- Steps ---- */
 
-/* The next records nobody has taken: *n of them, 0 when the step or the load is over. */
-static size_t take_work(xt_loader *l, size_t *n) {
-  pthread_mutex_lock(&l->lock);
+static xt_status read_next(xt_loader *l, xt_error *error) {
+  if (l->region) return read_piece(l, error);
   size_t first = l->next;
-  *n = 0;
-  if (!l->failed && first < l->count && l->done < l->stop_at) {
-    *n = l->reader.memory ? 1 : slab_length(l, first);
-    if (!*n) *n = 1;
-    l->next += *n;
-  }
-  pthread_mutex_unlock(&l->lock);
-  return first;
-}
-
-static bool step_over(xt_loader *l) {
-  pthread_mutex_lock(&l->lock);
-  bool over = l->failed || l->done >= l->stop_at;
-  pthread_mutex_unlock(&l->lock);
-  return over;
-}
-
-static xt_status work(xt_loader *l, const xt_reader *reader, xt_loader_worker *w, xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  while (status == XT_STATUS_ok) {
-    size_t n, first;
-    if (w->region) {
-      if (step_over(l)) return status;
-      status = read_piece(l, reader, w, error);
-      continue;
-    }
-    first = take_work(l, &n);
-    if (!n) return status;
-    const xt_zip_entry *record = record_of(l, first);
-    if (reader->memory) status = share(l, reader, l->order[first], error);
-    else if (n > 1 || (record->method == XT_ZIP_STORED && record->end - record->header <= SLAB))
-      status = read_slab(l, reader, first, n, error);
-    else status = begin_storage(l, reader, w, l->order[first], error);
-  }
-  pthread_mutex_lock(&l->lock);
-  l->failed = true;
-  pthread_mutex_unlock(&l->lock);
-  return status;
-}
-
-typedef struct {
-  xt_loader *loader;
-  xt_reader reader;
-  xt_status status;
-  xt_error error;
-  int64_t taken;
-} helper;
-
-static void *help(void *object) {
-  helper *h = object;
-  h->status = work(h->loader, &h->reader, &h->loader->workers[1], &h->error);
-  h->taken = xt_memory_taken();
-  return NULL;
+  uint32_t storage = l->order[first];
+  size_t n = l->reader.memory ? 0 : slab_length(l, first);
+  l->next += n ? n : 1;
+  if (l->reader.memory) return share(l, storage, error);
+  if (n) return read_slab(l, first, n, error);
+  return is_large(record_of(l, first)) ? begin_large(l, storage, error) : read_deflated(l, storage, error);
 }
 
 xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error *error) {
-  helper h = {.loader = l, .reader = l->reader, .status = XT_STATUS_ok};
-  pthread_t thread;
+  uint64_t stop_at = l->done + budget;
+  xt_status status = XT_STATUS_ok;
   *finished = false;
   if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load failed before; begin again");
-  h.reader.stop = NULL; /* the caller's own thread watches the caller */
-  l->stop_at = l->done + budget;
-  bool worth = !l->reader.memory && l->total - l->done >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= MANY_CORES;
-  bool helped = worth && !pthread_create(&thread, NULL, help, &h);
-  if (helped) atomic_fetch_add(&xt_memory_live.threads, 1);
-  if (!helped && l->workers[1].region && !l->workers[0].region) { /* no helper now: its storage changes hands */
-    l->workers[0] = l->workers[1];
-    l->workers[1].region = NULL;
+  while (status == XT_STATUS_ok && l->done < stop_at && (l->region || l->next < l->count)) status = read_next(l, error);
+  l->failed = status != XT_STATUS_ok;
+  *finished = !l->failed && l->next == l->count && !l->region;
+  if (*finished || l->failed) {
+    xt_prefault_stop(l->prefault);
+    l->prefault = NULL;
   }
-  xt_status status = work(l, &l->reader, &l->workers[0], error);
-  if (helped) {
-    pthread_join(thread, NULL);
-    atomic_fetch_sub(&xt_memory_live.threads, 1);
-    xt_memory_add_taken(h.taken);
-    if (status == XT_STATUS_ok && h.status != XT_STATUS_ok) {
-      status = h.status;
-      *error = h.error;
-    }
-  }
-  *finished = l->next == l->count && !l->workers[0].region && !l->workers[1].region;
   return status;
 }
 
@@ -295,7 +258,7 @@ void xt_loader_view(const xt_loader *l, const xt_node_tensor *t, xt_view *out) {
 
 void xt_loader_free(xt_loader *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) xt_region_drop(l->regions[i]);
-  for (int i = 0; i < XT_LOADER_WORKERS; i++) xt_region_drop(l->workers[i].region);
+  xt_prefault_stop(l->prefault);
   free(l->regions);
   free(l->order);
   memset(l, 0, sizeof *l);

@@ -1,25 +1,13 @@
 /* Loading many storages: each is read once, in file order, small neighbours together; in steps, so that the caller can
  * report progress and be stopped between them.
  *
- * Where there are cores to spare two threads read: the caller's, and a helper that lives for a step. Most of the time
- * goes into clearing fresh pages, which the kernel does on the thread that touches them.
+ * One caller's thread reads; the memory of the next large storages is taken a little earlier and touched by another.
  */
 #ifndef XT_LOADER_H
 #define XT_LOADER_H
 
-#include <pthread.h>
-
+#include "prefault.h"
 #include "reader.h"
-
-enum { XT_LOADER_WORKERS = 2 };
-
-/* A thread's own state: the large storage that it has in hand between two steps. */
-typedef struct {
-  xt_region *region;
-  uint32_t storage;
-  uint64_t at;
-  uint32_t crc;
-} xt_loader_worker;
 
 typedef struct {
   xt_reader reader;
@@ -27,14 +15,17 @@ typedef struct {
   size_t storages;     /* how many: the checkpoint may be gone when the loader is freed */
   uint32_t *order;     /* storages to read, by their place in the file */
   size_t count;
-  uint64_t total; /* bytes */
+  uint64_t total, done; /* bytes */
+  size_t next;          /* in order: what is to be read now */
+  size_t prepared;      /* in order: from here on large storages have no memory yet */
+  uint64_t ahead;       /* bytes that are prepared and not yet begun */
+  xt_prefault *prefault;
+  bool failed;
 
-  pthread_mutex_t lock; /* guards what follows */
-  size_t next;          /* in order: what nobody has taken yet */
-  uint64_t done;        /* bytes */
-  uint64_t stop_at;     /* the step's budget is used up then */
-  bool failed;          /* a worker did; the others stop */
-  xt_loader_worker workers[XT_LOADER_WORKERS];
+  /* the large storage that is in hand between two steps */
+  xt_region *region;
+  uint64_t at;
+  uint32_t crc;
 } xt_loader;
 
 /* `wanted` has a flag for each storage. */

@@ -7,7 +7,7 @@
 #include "memory.h"
 
 enum {
-  CHUNK = 8 << 20,      /* between two looks at whether the caller lives */
+  CHUNK = 512 << 10,    /* between two looks at whether the caller lives; the kernel may not be left sooner */
   WINDOW = 256 << 10,   /* what gathering reads at once where rows are close */
   CLOSE = 16 << 10,     /* rows closer than this share a window */
   DENSE = 4,            /* a span up to so many times the tensor's bytes is read whole */

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "../../c_src/core/arena.h"
 #include "../../c_src/core/calls.h"
@@ -11,6 +12,7 @@
 #include "../../c_src/core/error.h"
 #include "../../c_src/core/frozen.h"
 #include "../../c_src/core/memory.h"
+#include "../../c_src/core/prefault.h"
 #include "../../c_src/core/probe.h"
 #include "../../c_src/core/reaper.h"
 #include "../../c_src/core/suggest.h"
@@ -197,6 +199,28 @@ static void probe(void) {
   munmap(page + 8192, 4096);
 }
 
+/* Touched memory keeps what it holds; regions may go while they wait to be touched. */
+static void prefault(void) {
+  int64_t bytes = atomic_load(&xt_memory_live.bytes), threads = atomic_load(&xt_memory_live.threads);
+  xt_prefault_add(NULL, NULL);
+  xt_prefault_stop(NULL);
+  for (int round = 0; round < 20; round++) {
+    xt_prefault *toucher = xt_prefault_start();
+    CHECK(toucher);
+    for (int i = 0; i < 20; i++) { /* more than there is room for */
+      xt_region *region = xt_region_new((size_t)(5 << 20) + (size_t)i * 777, (uint64_t)i * 64);
+      region->data[0] = region->data[region->size - 1] = (uint8_t)i;
+      xt_prefault_add(toucher, region);
+      CHECK(region->data[0] == i && region->data[region->size - 1] == i);
+      xt_region_drop(region);
+    }
+    xt_prefault_stop(toucher);
+  }
+  struct timespec pause = {0, 1000000};
+  for (int i = 0; i < 10000 && atomic_load(&xt_memory_live.threads) > threads; i++) nanosleep(&pause, NULL);
+  CHECK(atomic_load(&xt_memory_live.threads) == threads && atomic_load(&xt_memory_live.bytes) == bytes);
+}
+
 static void calls(void) {
   CHECK(xt_calls_enter());
   xt_calls_leave();
@@ -204,7 +228,8 @@ static void calls(void) {
 }
 
 int main(void) {
-  void (*const tests[])(void) = {errors, dtypes, elements, memory, reaper, frozen, arena, suggest, probe, calls};
+  void (*const tests[])(void) = {errors, dtypes,  elements, memory,   reaper, frozen,
+                                 arena,  suggest, probe,    prefault, calls};
   size_t count = sizeof tests / sizeof *tests;
   for (size_t i = 0; i < count; i++) tests[i]();
   printf("core: %zu passed, 0 failed\n", count);
