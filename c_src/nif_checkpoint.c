@@ -91,7 +91,7 @@ static bool caller_gone(void *env) { return !enif_is_current_process_alive(env);
 xt_reader xt_opened_reader(xt_opened *opened, ErlNifEnv *env, bool verify) {
   return (xt_reader){.checkpoint = &opened->checkpoint,
                      .file = &opened->file,
-                     .memory = opened->memory,
+                     .memory = opened->checkpoint.unpacked ? opened->checkpoint.memory : opened->memory,
                      .verify = verify,
                      .stop = caller_gone,
                      .context = env};
@@ -120,18 +120,20 @@ static ERL_NIF_TERM make_checkpoint(ErlNifEnv *env, xt_opened *opened) {
 typedef struct {
   bool strict, mmap, verify;
   xt_limits limits;
+  uint64_t offset;
 } options;
 
-/* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes} */
+/* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset} */
 static bool get_options(ErlNifEnv *env, ERL_NIF_TERM term, options *out) {
   const ERL_NIF_TERM *items;
-  ErlNifUInt64 numbers[4];
+  ErlNifUInt64 numbers[5];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 7 || !xt_get_bool(env, items[0], &out->strict) ||
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 8 || !xt_get_bool(env, items[0], &out->strict) ||
       !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 5; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
+  out->offset = numbers[4];
   out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3]};
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
@@ -173,7 +175,8 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (!opened) return out_of_memory(env);
   xt_status status = xt_file_open(&opened->file, path, &error);
   if (status == XT_STATUS_ok) {
-    xt_checkpoint_begin(&opened->checkpoint, opened->file.size, &opts.limits, opts.strict, opts.verify, &error);
+    xt_checkpoint_begin(&opened->checkpoint, opened->file.size, opts.offset, &opts.limits, opts.strict, opts.verify,
+                        &error);
     xt_reader reader = xt_opened_reader(opened, env, false);
     status = run_open(opened, &reader, &error);
   }
@@ -212,7 +215,8 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
     free_opened(&opened->reapable);
     return out_of_memory(env);
   }
-  xt_checkpoint_begin(&opened->checkpoint, opened->memory->size, &opts.limits, opts.strict, opts.verify, &error);
+  xt_checkpoint_begin(&opened->checkpoint, opened->memory->size, opts.offset, &opts.limits, opts.strict, opts.verify,
+                      &error);
   xt_reader reader = xt_opened_reader(opened, env, false);
   return return_opened(env, opened, run_open(opened, &reader, &error), &error);
 }
@@ -232,7 +236,7 @@ ERL_NIF_TERM xt_nif_checkpoint_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   if (!enif_get_uint64(env, argv[0], &size) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
   xt_opened *opened = new_opened();
   if (!opened) return out_of_memory(env);
-  xt_checkpoint_begin(&opened->checkpoint, size, &opts.limits, opts.strict, opts.verify, &error);
+  xt_checkpoint_begin(&opened->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify, &error);
   xt_status status = xt_checkpoint_step(&opened->checkpoint, &opened->need, &error);
   if (status != XT_STATUS_ok) {
     free_opened(&opened->reapable);
@@ -397,13 +401,21 @@ static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
 }
 
 static ERL_NIF_TERM make_info(ErlNifEnv *env, const xt_checkpoint *c) {
-  ERL_NIF_TERM keys[] = {xt_am_alignment, xt_am_byteorder, xt_am_format, xt_am_format_version, xt_am_version};
+  ERL_NIF_TERM keys[] = {xt_am_alignment,      xt_am_byteorder, xt_am_compression, xt_am_format,
+                         xt_am_format_version, xt_am_metadata,  xt_am_next_offset, xt_am_version};
   const char *texts[] = {c->alignment, c->format_version, c->version};
-  ERL_NIF_TERM terms[3];
+  ERL_NIF_TERM terms[3], metadata;
   for (int i = 0; i < 3; i++) terms[i] = *texts[i] ? xt_make_text(env, texts[i], strlen(texts[i])) : xt_am_nil;
-  ERL_NIF_TERM values[] = {terms[0], c->big_endian ? xt_am_big : xt_am_little,
-                           c->script ? xt_am_torchscript : xt_am_zip, terms[1], terms[2]};
-  return xt_make_struct(env, keys, values, 5);
+  if (!c->metadata || !xt_make_node(env, c, c->metadata, &metadata)) metadata = enif_make_new_map(env);
+  ERL_NIF_TERM values[] = {terms[0],
+                           c->big_endian ? xt_am_big : xt_am_little,
+                           c->unpacked ? xt_am_gzip : xt_am_nil,
+                           enif_make_atom(env, xt_checkpoint_format(c)),
+                           terms[1],
+                           metadata,
+                           c->next ? enif_make_uint64(env, c->next) : xt_am_nil,
+                           terms[2]};
+  return xt_make_struct(env, keys, values, 8);
 }
 
 /* checkpoint_about(checkpoint) :: {:ok, {info, [storage], [record name]}, 0} | {:error, e} */
@@ -417,10 +429,11 @@ ERL_NIF_TERM xt_nif_checkpoint_about(ErlNifEnv *env, int argc, const ERL_NIF_TER
   ERL_NIF_TERM storages = enif_make_list(env, 0), records = storages;
   for (size_t i = c->meaning.storage_count; i-- > 0;)
     storages = enif_make_list_cell(env, make_storage(env, &c->meaning.storages[i]), storages);
-  for (size_t i = c->zip.count; i-- > 0;) {
-    const xt_zip_entry *entry = &c->zip.entries[i];
-    bool below = entry->name_size >= c->zip.root_size && !memcmp(entry->name, c->zip.entries[0].name, c->zip.root_size);
-    size_t skip = below ? c->zip.root_size : 0;
+  const xt_records *d = &c->directory;
+  for (size_t i = d->count; i-- > 0;) {
+    const xt_record *entry = &d->list[i];
+    bool below = entry->name_size >= d->root_size && !memcmp(entry->name, d->list[0].name, d->root_size);
+    size_t skip = below ? d->root_size : 0;
     records = enif_make_list_cell(env, xt_make_text(env, entry->name + skip, entry->name_size - skip), records);
   }
   ERL_NIF_TERM info = make_info(env, c);

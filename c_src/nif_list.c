@@ -214,22 +214,11 @@ ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 /* ---- Tensors to lists ---- */
 
-static ERL_NIF_TERM make_element(ErlNifEnv *env, xt_dtype dtype, const char *data) {
-  xt_element element = xt_element_read(dtype, data);
-  switch (element.kind) {
-  case XT_ELEMENT_FLOAT: return xt_make_float(env, element.re);
-  case XT_ELEMENT_INT: return enif_make_int64(env, element.i);
-  case XT_ELEMENT_UINT: return enif_make_uint64(env, element.u);
-  case XT_ELEMENT_BOOL: return xt_make_bool(element.u);
-  default: return xt_make_complex(env, element.re, element.im);
-  }
-}
-
 /* Built from the end, so that no array of terms is needed; `end` moves backwards through the contiguous data. */
 static ERL_NIF_TERM make_list(ErlNifEnv *env, const xt_tensor_info *info, int depth, const char **end) {
   if (depth == info->ndim) {
     *end -= xt_dtype_get(info->dtype)->size;
-    return make_element(env, info->dtype, *end);
+    return xt_make_element(env, info->dtype, *end);
   }
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (int64_t i = 0; i < info->sizes[depth]; i++)

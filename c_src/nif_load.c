@@ -226,7 +226,7 @@ ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_opened *opened = resource->opened;
   xt_reader reader = xt_opened_reader(opened, env, verify);
-  const xt_zip_entry *entry = xt_zip_find(&opened->checkpoint.zip, (char *)name.data, name.size);
+  xt_record *entry = xt_checkpoint_find(&opened->checkpoint, (char *)name.data, name.size);
   ERL_NIF_TERM binary = xt_am_nil;
   xt_status status = XT_STATUS_ok;
   if (entry) {
@@ -237,8 +237,7 @@ ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
           xt_error_set(&error, XT_STATUS_bad_argument, "bytes %llu to %llu are not all in the record, which has %llu",
                        (unsigned long long)from, (unsigned long long)(from + size), (unsigned long long)entry->size);
     else if (!region) status = xt_reader_refused(&error);
-    else if (opened->checkpoint.zip.count &&
-             (status = xt_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
+    else if ((status = xt_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
       xt_region_drop(region);
     if (status == XT_STATUS_ok) binary = xt_make_region(env, region, region->data, size);
   }

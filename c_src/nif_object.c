@@ -46,6 +46,13 @@ static bool make_big(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
   return made;
 }
 
+static bool make_scalar(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM value = xt_make_element(env, node->scalar.dtype, node->scalar.bytes);
+  *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_dtype, xt_am_value},
+                        (ERL_NIF_TERM[]){xt_am_module_numpy_scalar, xt_make_dtype(node->scalar.dtype), value}, 3);
+  return true;
+}
+
 static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
   ERL_NIF_TERM a, b;
   switch (node->kind) {
@@ -77,7 +84,7 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
                           (ERL_NIF_TERM[]){xt_am_module_global, a, b}, 3);
     return true;
   case XT_NODE_STORAGE: {
-    const xt_storage *storage = &c->meaning.storages[node->storage];
+    const xt_storage *storage = &c->meaning.storages[node->storage.index];
     if (!make_bytes(env, storage->key, storage->key_size, &a) ||
         !make_bytes(env, storage->location, storage->location_size, &b))
       return false;
@@ -87,6 +94,7 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
                           5);
     return true;
   }
+  case XT_NODE_SCALAR: return make_scalar(env, node, out);
   default: return false;
   }
 }
@@ -128,8 +136,9 @@ static bool push_node(builder *b, const xt_node *node) {
   ERL_NIF_TERM term;
   if (node->kind == XT_NODE_TENSOR)
     return b->tensor_next < b->tensor_count && push_term(b, b->tensors[b->tensor_next++]);
-  if (node->kind < XT_NODE_LIST || (node->kind > XT_NODE_DICT && node->kind != XT_NODE_OBJECT))
-    return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
+  bool holds = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
+               node->kind == XT_NODE_SUBCLASS;
+  if (!holds) return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
   if (b->depth == b->depth_room) {
     size_t room = b->depth_room ? 2 * b->depth_room : 16;
     frame *grown = enif_realloc(b->frames, room * sizeof *grown);
@@ -184,12 +193,18 @@ static ERL_NIF_TERM make_object(builder *b, const xt_node *node, const ERL_NIF_T
   return xt_make_struct(b->env, keys, values, 7);
 }
 
+static ERL_NIF_TERM make_subclass(builder *b, const ERL_NIF_TERM *items) {
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_class, xt_am_state, xt_am_tensor};
+  return xt_make_struct(b->env, keys, (ERL_NIF_TERM[]){xt_am_module_tensor_subclass, items[1], items[2], items[0]}, 4);
+}
+
 static ERL_NIF_TERM finish(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count) {
   switch (node->kind) {
   case XT_NODE_LIST: return enif_make_list_from_array(b->env, items, (unsigned)count);
   case XT_NODE_TUPLE: return enif_make_tuple_from_array(b->env, items, (unsigned)count);
   case XT_NODE_DICT: return b->ordered ? make_pairs(b, items, count) : make_map(b, items, count);
   case XT_NODE_OBJECT: return make_object(b, node, items);
+  case XT_NODE_SUBCLASS: return make_subclass(b, items);
   default: return b->set ? make_set(b, items, count) : enif_make_list_from_array(b->env, items, (unsigned)count);
   }
 }

@@ -9,7 +9,7 @@
 #include "node_tensor.h"
 
 /* What is asked for: an entry by its index, or a record by its name. */
-static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c, const xt_zip_entry **record,
+static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c, xt_record **record,
                        const xt_node_tensor **tensor) {
   ErlNifUInt64 i;
   ErlNifBinary name;
@@ -22,7 +22,7 @@ static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c
     return true;
   }
   if (!enif_inspect_binary(env, term, &name)) return false;
-  *record = xt_zip_find(&c->zip, (char *)name.data, name.size);
+  *record = xt_checkpoint_find(c, (char *)name.data, name.size);
   return true;
 }
 
@@ -30,7 +30,7 @@ static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c
  * {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_where(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
-  const xt_zip_entry *record;
+  xt_record *record;
   const xt_node_tensor *tensor;
   xt_error error;
   bool whole;
@@ -42,7 +42,7 @@ ERL_NIF_TERM xt_nif_checkpoint_where(ErlNifEnv *env, int argc, const ERL_NIF_TER
   ERL_NIF_TERM kind = xt_am_bytes;
   uint64_t offset = 0, size = 0;
   if (known && record) {
-    uint64_t data = xt_checkpoint_place(c, record);
+    uint64_t data = atomic_load(&record->place);
     xt_need need = xt_checkpoint_place_need(record);
     if (!data) {
       kind = xt_am_place;
@@ -57,13 +57,14 @@ ERL_NIF_TERM xt_nif_checkpoint_where(ErlNifEnv *env, int argc, const ERL_NIF_TER
   xt_checkpoint_done(resource);
   if (!known) return enif_make_badarg(env);
   if (!record) return xt_make_ok(env, xt_am_nil);
+  if (offset >= XT_INLINE) size = 0; /* it is in memory */
   return xt_make_ok(env, enif_make_tuple3(env, kind, enif_make_uint64(env, offset), enif_make_uint64(env, size)));
 }
 
 /* checkpoint_place(checkpoint, index | record's name, header) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
-  const xt_zip_entry *record;
+  xt_record *record;
   const xt_node_tensor *tensor;
   ErlNifBinary header;
   xt_error error;
@@ -75,7 +76,7 @@ ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TER
   xt_checkpoint *c = &resource->opened->checkpoint;
   bool fits =
       get_target(env, argv[1], c, &record, &tensor) && record && header.size == xt_checkpoint_place_need(record).size;
-  xt_status status = fits ? xt_checkpoint_check_place(c, record, header.data, &data, &error) : XT_STATUS_ok;
+  xt_status status = fits ? xt_checkpoint_check_place(record, header.data, &data, &error) : XT_STATUS_ok;
   xt_checkpoint_done(resource);
   if (!fits) return enif_make_badarg(env);
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
@@ -88,7 +89,7 @@ ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TER
  * The binary has the bytes at that offset; a tensor shares it where nothing has to be done to them. */
 ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
-  const xt_zip_entry *record;
+  xt_record *record;
   const xt_node_tensor *t;
   ErlNifUInt64 offset;
   xt_error error;

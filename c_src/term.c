@@ -1,5 +1,7 @@
 #include "term.h"
 
+#include "core/element.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -125,6 +127,17 @@ ERL_NIF_TERM xt_make_complex(ErlNifEnv *env, double re, double im) {
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_re, xt_am_im};
   ERL_NIF_TERM values[] = {xt_am_module_complex, xt_make_float(env, re), xt_make_float(env, im)};
   return xt_make_struct(env, keys, values, 3);
+}
+
+ERL_NIF_TERM xt_make_element(ErlNifEnv *env, xt_dtype dtype, const void *data) {
+  xt_element element = xt_element_read(dtype, data);
+  switch (element.kind) {
+  case XT_ELEMENT_FLOAT: return xt_make_float(env, element.re);
+  case XT_ELEMENT_INT: return enif_make_int64(env, element.i);
+  case XT_ELEMENT_UINT: return enif_make_uint64(env, element.u);
+  case XT_ELEMENT_BOOL: return xt_make_bool(element.u);
+  default: return xt_make_complex(env, element.re, element.im);
+  }
 }
 
 ERL_NIF_TERM xt_make_dtype(xt_dtype dtype) { return dtype_atoms[dtype]; }

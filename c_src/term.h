@@ -73,8 +73,11 @@
   X(version)        \
   X(big)            \
   X(little)         \
-  X(torchscript)    \
-  X(zip)            \
+  X(gzip)           \
+  X(compression)    \
+  X(metadata)       \
+  X(next_offset)    \
+  X(value)          \
   X(need)           \
   X(all)            \
   X(sparse_coo)     \
@@ -91,21 +94,23 @@
   X(__exception__)
 
 /* Module names. */
-#define XT_MODULES(X)                                     \
-  X(module_tensor, "Elixir.ExTorch.Tensor")               \
-  X(module_blob, "Elixir.ExTorch.Tensor.Blob")            \
-  X(module_error, "Elixir.ExTorch.Error")                 \
-  X(module_complex, "Elixir.ExTorch.Python.Complex")      \
-  X(module_raw_text, "Elixir.ExTorch.Python.RawText")     \
-  X(module_bytes, "Elixir.ExTorch.Python.Bytes")          \
-  X(module_byte_array, "Elixir.ExTorch.Python.ByteArray") \
-  X(module_dtype, "Elixir.ExTorch.Python.DType")          \
-  X(module_device, "Elixir.ExTorch.Python.Device")        \
-  X(module_global, "Elixir.ExTorch.Python.Global")        \
-  X(module_object, "Elixir.ExTorch.Python.Object")        \
-  X(module_storage, "Elixir.ExTorch.Python.Storage")      \
-  X(module_dict, "Elixir.ExTorch.Python.Dict")            \
-  X(module_raw_tensor, "Elixir.ExTorch.Python.RawTensor") \
+#define XT_MODULES(X)                                               \
+  X(module_tensor, "Elixir.ExTorch.Tensor")                         \
+  X(module_blob, "Elixir.ExTorch.Tensor.Blob")                      \
+  X(module_error, "Elixir.ExTorch.Error")                           \
+  X(module_complex, "Elixir.ExTorch.Python.Complex")                \
+  X(module_raw_text, "Elixir.ExTorch.Python.RawText")               \
+  X(module_bytes, "Elixir.ExTorch.Python.Bytes")                    \
+  X(module_byte_array, "Elixir.ExTorch.Python.ByteArray")           \
+  X(module_dtype, "Elixir.ExTorch.Python.DType")                    \
+  X(module_device, "Elixir.ExTorch.Python.Device")                  \
+  X(module_global, "Elixir.ExTorch.Python.Global")                  \
+  X(module_object, "Elixir.ExTorch.Python.Object")                  \
+  X(module_storage, "Elixir.ExTorch.Python.Storage")                \
+  X(module_dict, "Elixir.ExTorch.Python.Dict")                      \
+  X(module_raw_tensor, "Elixir.ExTorch.Python.RawTensor")           \
+  X(module_numpy_scalar, "Elixir.ExTorch.Python.NumpyScalar")       \
+  X(module_tensor_subclass, "Elixir.ExTorch.Python.TensorSubclass") \
   X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")
 
 #define XT_DECLARE_ATOM(name) extern ERL_NIF_TERM xt_am_##name;
@@ -128,6 +133,7 @@ bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im);
 ERL_NIF_TERM xt_make_bool(bool value);
 ERL_NIF_TERM xt_make_float(ErlNifEnv *env, double value);
 ERL_NIF_TERM xt_make_complex(ErlNifEnv *env, double re, double im);
+ERL_NIF_TERM xt_make_element(ErlNifEnv *env, xt_dtype dtype, const void *data); /* the number at that address */
 ERL_NIF_TERM xt_make_dtype(xt_dtype dtype);
 ERL_NIF_TERM xt_make_device(ErlNifEnv *env, xt_device device);
 ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim); /* a tuple */

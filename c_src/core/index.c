@@ -20,6 +20,7 @@ size_t xt_child_count(const xt_node *node) {
   case XT_NODE_TUPLE:
   case XT_NODE_SET:
   case XT_NODE_FROZENSET:
+  case XT_NODE_SUBCLASS:
   case XT_NODE_DICT: return node->list.count;
   case XT_NODE_OBJECT:
     for (size_t i = 0; i < 5; i++) count += object_part(node, i) != NULL;
@@ -32,6 +33,7 @@ xt_child xt_child_at(const xt_node *node, size_t i) {
   if (node->kind == XT_NODE_DICT)
     return i % 2 ? (xt_child){node->list.items[i], XT_CHILD_VALUE, node->list.items[i - 1], 0}
                  : (xt_child){node->list.items[i], XT_CHILD_KEY, NULL, 0};
+  if (node->kind == XT_NODE_SUBCLASS) return (xt_child){node->list.items[i], XT_CHILD_PART, NULL, (int64_t)i};
   if (node->kind != XT_NODE_OBJECT) return (xt_child){node->list.items[i], XT_CHILD_ITEM, NULL, (int64_t)i};
   size_t part = 0;
   for (;; part++)
@@ -98,6 +100,7 @@ typedef struct {
   const xt_path *path; /* of this node */
   size_t name_size;    /* of this node's name, in the writer */
   bool in_key;
+  bool is_state; /* the attributes of an object */
 } frame;
 
 typedef struct {
@@ -154,7 +157,7 @@ static uint64_t weight(const walker *w, const xt_node *node) {
   }
 }
 
-static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_key) {
+static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_key, bool is_state) {
   w->nodes += 1 + weight(w, node);
   if (w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,
@@ -174,8 +177,15 @@ static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_ke
     return xt_error_set(w->error, XT_STATUS_limit, "the object is nested deeper than %u levels; the limit is depth",
                         w->limits->max_depth);
   node->walk = ON_STACK;
-  w->stack[w->depth++] = (frame){node, 0, path, w->name.size, in_key};
+  w->stack[w->depth++] = (frame){node, 0, path, w->name.size, in_key, is_state};
   return XT_STATUS_ok;
+}
+
+/* Where an nn.Module keeps its parts: their names are known without these, as in a state dict. */
+static bool is_drawer(const frame *at, const xt_child *child) {
+  return at->is_state && child->key && child->node->kind == XT_NODE_DICT &&
+         (xt_node_is_text(child->key, "_parameters", 11) || xt_node_is_text(child->key, "_buffers", 8) ||
+          xt_node_is_text(child->key, "_modules", 8));
 }
 
 static xt_status visit(walker *w) {
@@ -188,7 +198,8 @@ static xt_status visit(walker *w) {
   }
   xt_child child = xt_child_at(at->node, at->next++);
   bool in_key = at->in_key || child.role == XT_CHILD_KEY;
-  bool steps = child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE;
+  bool steps = (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_drawer(at, &child);
+  bool is_state = child.role == XT_CHILD_PART && child.position == 2;
   bool leads = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
   const xt_path *path = at->path;
   if (steps && leads && !in_key) {
@@ -200,14 +211,14 @@ static xt_status visit(walker *w) {
     xt_node position = {.kind = XT_NODE_INT, .integer = child.position};
     put_key(&w->name, child.key ? child.key : &position, 0);
   }
-  return enter(w, child.node, path, in_key);
+  return enter(w, child.node, path, in_key, is_state);
 }
 
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error) {
   walker w = {.index = index, .arena = arena, .limits = limits, .error = error};
   w.stack = malloc(limits->max_depth * sizeof *w.stack);
-  xt_status status = w.stack ? enter(&w, root, NULL, false) : no_memory(&w);
+  xt_status status = w.stack ? enter(&w, root, NULL, false, false) : no_memory(&w);
   while (status == XT_STATUS_ok && w.depth) status = visit(&w);
   free(w.stack);
   free(w.name.text);

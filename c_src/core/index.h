@@ -30,14 +30,14 @@ typedef struct {
   uint32_t max_depth;
 } xt_index_limits;
 
-/* Walks the tree: refuses cycles, depth and bombs of shared parts, and lists every tensor. */
+/* Adds a tree; walks it: refuses cycles, depth and bombs of shared parts, and lists every tensor. */
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error);
 
 void xt_index_free(xt_index *index);
 
 /* The children of a node, in the order of every walk over a tree: items; keys before their values; an object's
- * callable, arguments, state, list and dict (position 0 to 4, those it has). */
+ * callable, arguments, state, list and dict (position 0 to 4, those it has); a subclass's tensor, class and state. */
 typedef enum { XT_CHILD_ITEM, XT_CHILD_KEY, XT_CHILD_VALUE, XT_CHILD_PART } xt_child_role;
 
 typedef struct {

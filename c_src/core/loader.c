@@ -16,9 +16,7 @@ enum {
   ENOUGH_CORES = 3   /* with two, reader and toucher would leave none for the schedulers */
 };
 
-static const xt_zip_entry *record_of(const xt_loader *l, size_t i) {
-  return l->reader.checkpoint->records[l->order[i]];
-}
+static xt_record *record_of(const xt_loader *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
 
 typedef struct {
   uint64_t at;
@@ -60,12 +58,9 @@ xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wan
 
 static void drop_slab(xt_region *self) { xt_region_drop(self->owner); }
 
-static bool must_swap(const xt_loader *l) {
-  return l->reader.checkpoint->big_endian != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-}
-
 static void finish(xt_loader *l, uint32_t storage, xt_region *region) {
-  if (must_swap(l)) xt_reader_swap(region->data, region->size, l->reader.checkpoint->meaning.storages[storage].element);
+  if (xt_checkpoint_swaps(l->reader.checkpoint, storage))
+    xt_reader_swap(region->data, region->size, l->reader.checkpoint->meaning.storages[storage].element);
   l->regions[storage] = region;
 }
 
@@ -76,8 +71,8 @@ static size_t slab_length(const xt_loader *l, size_t first) {
   size_t n = 0;
   uint64_t start = record_of(l, first)->header;
   for (size_t i = first; i < l->count; i++, n++) {
-    const xt_zip_entry *record = record_of(l, i);
-    if (record->method != XT_ZIP_STORED || record->end - start > SLAB ||
+    xt_record *record = record_of(l, i);
+    if (record->method != XT_RECORD_STORED || record->end - start > SLAB ||
         (n && record_of(l, i - 1)->end != record->header))
       break;
   }
@@ -85,10 +80,10 @@ static size_t slab_length(const xt_loader *l, size_t first) {
 }
 
 static xt_status take_from_slab(xt_loader *l, uint32_t storage, xt_region *slab, uint64_t slab_at, xt_error *error) {
-  xt_checkpoint *c = l->reader.checkpoint;
-  const xt_zip_entry *record = c->records[storage];
-  uint64_t data;
-  xt_status status = xt_checkpoint_check_place(c, record, slab->data + (record->header - slab_at), &data, error);
+  xt_record *record = l->reader.checkpoint->records[storage];
+  uint64_t data = atomic_load(&record->place);
+  xt_status status = XT_STATUS_ok;
+  if (!data) status = xt_checkpoint_check_place(record, slab->data + (record->header - slab_at), &data, error);
   if (status != XT_STATUS_ok) return status;
   uint8_t *bytes = slab->data + (data - slab_at);
   if (l->reader.verify) status = xt_checkpoint_verify(record, libdeflate_crc32(0, bytes, record->size), error);
@@ -124,12 +119,12 @@ static xt_status read_slab(xt_loader *l, size_t first, size_t n, xt_error *error
 /* ---- Large storages ---- */
 
 /* Stored, and too large for a slab. */
-static bool is_large(const xt_zip_entry *record) {
-  return record->method == XT_ZIP_STORED && record->end - record->header > SLAB;
+static bool is_large(xt_record *record) {
+  return record->method == XT_RECORD_STORED && record->end - record->header > SLAB;
 }
 
 static xt_status take_memory(xt_loader *l, uint32_t storage, xt_error *error) {
-  const xt_zip_entry *record = l->reader.checkpoint->records[storage];
+  xt_record *record = l->reader.checkpoint->records[storage];
   uint64_t data;
   xt_status status = xt_reader_place(&l->reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
@@ -163,7 +158,7 @@ static xt_status begin_large(xt_loader *l, uint32_t storage, xt_error *error) {
 
 /* The storage in hand is the one before `next`. */
 static xt_status read_piece(xt_loader *l, xt_error *error) {
-  const xt_zip_entry *record = record_of(l, l->next - 1);
+  xt_record *record = record_of(l, l->next - 1);
   uint64_t data;
   xt_status status = xt_reader_place(&l->reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
@@ -183,7 +178,7 @@ static xt_status read_piece(xt_loader *l, xt_error *error) {
 }
 
 static xt_status read_deflated(xt_loader *l, uint32_t storage, xt_error *error) {
-  const xt_zip_entry *record = l->reader.checkpoint->records[storage];
+  xt_record *record = l->reader.checkpoint->records[storage];
   xt_region *region;
   xt_status status = xt_reader_record(&l->reader, record, &region, error);
   if (status == XT_STATUS_ok) finish(l, storage, region);
@@ -194,15 +189,16 @@ static xt_status read_deflated(xt_loader *l, uint32_t storage, xt_error *error) 
 /* A storage of a file that is in memory: shared, when nothing has to be done to its bytes. */
 static xt_status share(xt_loader *l, uint32_t storage, xt_error *error) {
   const xt_reader *reader = &l->reader;
-  const xt_zip_entry *record = reader->checkpoint->records[storage];
+  xt_record *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
   xt_status status = xt_reader_place(reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
-  if (data > memory->size || record->packed > memory->size - data)
+  bool inside = data >= XT_INLINE;
+  if (!inside && (data > memory->size || record->packed > memory->size - data))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data, "the data ends too early");
-  bool as_it_is =
-      record->method == XT_ZIP_STORED && !must_swap(l) && xt_reader_aligned(memory->data + data, XT_float64);
+  bool as_it_is = !inside && record->method == XT_RECORD_STORED && !xt_checkpoint_swaps(reader->checkpoint, storage) &&
+                  xt_reader_aligned(memory->data + data, XT_float64);
   if (as_it_is && reader->verify)
     status = xt_checkpoint_verify(record, libdeflate_crc32(0, memory->data + data, record->size), error);
   if (status != XT_STATUS_ok) return status;

@@ -29,7 +29,9 @@ typedef enum {
   XT_NODE_OBJECT,
   XT_NODE_DTYPE,
   XT_NODE_DEVICE,
-  XT_NODE_STORAGE, /* index: into the storages */
+  XT_NODE_STORAGE,
+  XT_NODE_SCALAR,   /* numpy's */
+  XT_NODE_SUBCLASS, /* a tensor with a class or attributes of its own; items: what it is made of, class, state */
   XT_NODE_TENSOR
 } xt_node_kind;
 
@@ -102,7 +104,14 @@ struct xt_node {
       int64_t index;
     } device; /* index -1: none */
     xt_dtype dtype;
-    uint32_t storage;
+    struct {
+      int64_t start, count; /* the elements that a view of it sees; count -1: all */
+      uint32_t index;       /* into the storages */
+    } storage;
+    struct {
+      xt_dtype dtype;
+      uint8_t bytes[16]; /* little-endian */
+    } scalar;
     xt_node_tensor *tensor;
   };
 };

@@ -293,6 +293,17 @@ static xt_status stack_global(machine *m) {
 static xt_status call(machine *m, xt_node *callable, xt_node *args, bool is_new) {
   xt_node *out = NULL;
   if (args->kind != XT_NODE_TUPLE) return corrupt(m, "arguments are no tuple");
+  /* copyreg.__newobj__(class, *args) is what NEWOBJ does */
+  if (args->list.count &&
+      (xt_node_is_global(callable, "copyreg", "__newobj__") || xt_node_is_global(callable, "copy_reg", "__newobj__"))) {
+    xt_node *rest = make(m, XT_NODE_TUPLE);
+    if (!rest) return no_memory(m);
+    rest->list.items = args->list.items + 1;
+    rest->list.count = rest->list.room = args->list.count - 1;
+    callable = args->list.items[0];
+    args = rest;
+    is_new = true;
+  }
   xt_status status = xt_meaning_reduce(m->meaning, callable, args, &out);
   if (status != XT_STATUS_ok) return status;
   if (out) return push(m, out);
@@ -362,6 +373,9 @@ static xt_status build(machine *m) {
   if (status != XT_STATUS_ok) return status;
   target = top(m);
   if (!target || target == &mark_node) return corrupt(m, "there is nothing to build on");
+  bool done;
+  status = xt_meaning_build(m->meaning, target, state, &done);
+  if (status != XT_STATUS_ok || done) return status;
   if (target->kind == XT_NODE_OBJECT) {
     target->object->state = state;
     return status;

@@ -40,6 +40,10 @@ static uint8_t *in_memory(const xt_reader *r, uint64_t offset, uint64_t size) {
 }
 
 xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
+  if (offset >= XT_INLINE) {
+    memcpy(to, (const void *)(uintptr_t)(offset - XT_INLINE), size);
+    return XT_STATUS_ok;
+  }
   if (r->memory) {
     const uint8_t *from = in_memory(r, offset, size);
     if (!from) return xt_error_at(error, XT_STATUS_truncated, (int64_t)offset, "the data ends too early");
@@ -55,21 +59,20 @@ xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t 
   return XT_STATUS_ok;
 }
 
-xt_status xt_reader_place(const xt_reader *r, const xt_zip_entry *entry, uint64_t *data, xt_error *error) {
+xt_status xt_reader_place(const xt_reader *r, xt_record *entry, uint64_t *data, xt_error *error) {
   uint8_t small[256], *local = small;
-  *data = xt_checkpoint_place(r->checkpoint, entry);
+  *data = atomic_load(&entry->place);
   if (*data) return XT_STATUS_ok;
   xt_need need = xt_checkpoint_place_need(entry);
   if (need.size > sizeof small) local = malloc(need.size);
   if (!local) return xt_error_set(error, XT_STATUS_no_memory, "no memory for a record's header");
   xt_status status = xt_reader_fetch(r, need.offset, local, need.size, error);
-  if (status == XT_STATUS_ok) status = xt_checkpoint_check_place(r->checkpoint, entry, local, data, error);
+  if (status == XT_STATUS_ok) status = xt_checkpoint_check_place(entry, local, data, error);
   if (local != small) free(local);
   return status;
 }
 
-static xt_status inflate_into(const xt_reader *r, const xt_zip_entry *entry, uint64_t data, uint8_t *to,
-                              xt_error *error) {
+static xt_status inflate_into(const xt_reader *r, xt_record *entry, uint64_t data, uint8_t *to, xt_error *error) {
   void *packed = xt_memory_alloc(entry->packed ? entry->packed : 1);
   if (!packed) return xt_reader_refused(error);
   xt_status status = xt_reader_fetch(r, data, packed, entry->packed, error);
@@ -78,7 +81,7 @@ static xt_status inflate_into(const xt_reader *r, const xt_zip_entry *entry, uin
   return status;
 }
 
-xt_status xt_reader_record(const xt_reader *r, const xt_zip_entry *entry, xt_region **out, xt_error *error) {
+xt_status xt_reader_record(const xt_reader *r, xt_record *entry, xt_region **out, xt_error *error) {
   uint64_t data;
   xt_status status = xt_checkpoint_check_method(entry, error);
   if (status == XT_STATUS_ok) status = xt_reader_place(r, entry, &data, error);
@@ -86,22 +89,21 @@ xt_status xt_reader_record(const xt_reader *r, const xt_zip_entry *entry, xt_reg
   /* congruent with the file, unless that would carry a bad alignment over */
   xt_region *region = xt_region_new(entry->size ? entry->size : 1, data % 16 ? 0 : data);
   if (!region) return xt_reader_refused(error);
-  if (entry->method == XT_ZIP_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
+  if (entry->method == XT_RECORD_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
   else status = xt_reader_fetch(r, data, region->data, entry->size, error);
-  if (status == XT_STATUS_ok && r->verify && entry->method == XT_ZIP_STORED)
+  if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED)
     status = xt_checkpoint_verify(entry, libdeflate_crc32(0, region->data, entry->size), error);
   if (status != XT_STATUS_ok) xt_region_drop(region);
   else *out = region;
   return status;
 }
 
-xt_status xt_reader_range(const xt_reader *r, const xt_zip_entry *entry, uint64_t from, size_t size, void *to,
-                          xt_error *error) {
+xt_status xt_reader_range(const xt_reader *r, xt_record *entry, uint64_t from, size_t size, void *to, xt_error *error) {
   uint64_t data;
   if (from > entry->size || size > entry->size - from)
     return xt_error_set(error, XT_STATUS_bad_argument, "the range ends at byte %llu of a record of %llu",
                         (unsigned long long)(from + size), (unsigned long long)entry->size);
-  if (entry->method == XT_ZIP_STORED && !r->verify) {
+  if (entry->method == XT_RECORD_STORED && !r->verify) {
     xt_status status = xt_reader_place(r, entry, &data, error);
     return status == XT_STATUS_ok ? xt_reader_fetch(r, data + from, to, size, error) : status;
   }
@@ -192,8 +194,8 @@ static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layou
   return status;
 }
 
-static xt_status whole_record_view(const xt_reader *r, const xt_node_tensor *t, const xt_zip_entry *record,
-                                   xt_view *out, xt_error *error) {
+static xt_status whole_record_view(const xt_reader *r, const xt_node_tensor *t, xt_record *record, xt_view *out,
+                                   xt_error *error) {
   xt_status status = xt_reader_record(r, record, &out->region, error);
   if (status != XT_STATUS_ok) return status;
   out->data = out->region->data + (uint64_t)t->offset * xt_dtype_get(t->dtype)->size;
@@ -211,11 +213,11 @@ static bool shared_view(const xt_reader *r, const xt_node_tensor *t, uint64_t st
 }
 
 xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *out, xt_error *error) {
-  const xt_zip_entry *record = r->checkpoint->records[t->storage];
+  xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
   layout l = layout_of(t);
   uint64_t data = 0;
-  bool swap = r->checkpoint->big_endian != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) && l.numel;
+  bool swap = record && xt_checkpoint_swaps(r->checkpoint, t->storage) && l.numel;
   xt_status status;
   memset(out, 0, sizeof *out);
   if (!record) return xt_error_set(error, XT_STATUS_unsupported, "a meta tensor has a shape and a dtype but no values");
@@ -226,7 +228,7 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
     memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
     return XT_STATUS_ok;
   }
-  if (record->method == XT_ZIP_DEFLATED || r->verify) {
+  if (record->method == XT_RECORD_DEFLATED || r->verify) {
     status = whole_record_view(r, t, record, out, error);
     if (status == XT_STATUS_ok && swap)
       xt_reader_swap(out->region->data, record->size, r->checkpoint->meaning.storages[t->storage].element);
@@ -237,7 +239,7 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
   uint64_t start = data + (uint64_t)t->offset * item, span = (uint64_t)l.span * item, bytes = (uint64_t)l.numel * item;
   if (!swap && shared_view(r, t, start, span, out)) return XT_STATUS_ok;
   bool whole = span <= SMALL_SPAN || span <= bytes * DENSE;
-  out->region = xt_region_new(whole ? span : bytes, whole && start % item == 0 ? start : 0);
+  out->region = xt_region_new(whole ? span : bytes, whole && start % item == 0 && start < XT_INLINE ? start : 0);
   if (!out->region) return xt_reader_refused(error);
   out->data = out->region->data;
   if (whole) memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
@@ -253,9 +255,9 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
 }
 
 void xt_reader_span(const xt_reader *r, const xt_node_tensor *t, uint64_t data, uint64_t *offset, uint64_t *size) {
-  const xt_zip_entry *record = r->checkpoint->records[t->storage];
+  xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
-  bool whole = record->method == XT_ZIP_DEFLATED || r->verify;
+  bool whole = record->method == XT_RECORD_DEFLATED || r->verify;
   uint64_t span = (uint64_t)layout_of(t).span * item;
   *offset = whole || !span ? data : data + (uint64_t)t->offset * item;
   *size = whole ? record->packed : span;

@@ -28,13 +28,13 @@ typedef struct {
 xt_status xt_reader_fetch(const xt_reader *reader, uint64_t offset, void *to, size_t size, xt_error *error);
 
 /* Where a record's data begins. */
-xt_status xt_reader_place(const xt_reader *reader, const xt_zip_entry *entry, uint64_t *data, xt_error *error);
+xt_status xt_reader_place(const xt_reader *reader, xt_record *entry, uint64_t *data, xt_error *error);
 
 /* A whole record, unpacked. The caller drops the region. */
-xt_status xt_reader_record(const xt_reader *reader, const xt_zip_entry *entry, xt_region **out, xt_error *error);
+xt_status xt_reader_record(const xt_reader *reader, xt_record *entry, xt_region **out, xt_error *error);
 
 /* Bytes [from, from + size) of a record, unpacked. */
-xt_status xt_reader_range(const xt_reader *reader, const xt_zip_entry *entry, uint64_t from, size_t size, void *to,
+xt_status xt_reader_range(const xt_reader *reader, xt_record *entry, uint64_t from, size_t size, void *to,
                           xt_error *error);
 
 /* Just what one tensor sees: its span, or only its rows where the span is much larger. */

@@ -103,7 +103,7 @@ static xt_status bad(const xt_zip *zip, const xt_cursor *in, xt_error *error, co
 }
 
 /* The zip64 extra holds, in this order, whichever of size, packed size and offset are saturated. */
-static bool read_wide(const uint8_t *extra, size_t extra_size, xt_zip_entry *entry) {
+static bool read_wide(const uint8_t *extra, size_t extra_size, xt_record *entry) {
   xt_cursor in = {extra, extra_size, 0, false};
   bool need = entry->size == 0xFFFFFFFF || entry->packed == 0xFFFFFFFF || entry->header == 0xFFFFFFFF;
   while (need && xt_cursor_left(&in) >= 4) {
@@ -121,7 +121,7 @@ static bool read_wide(const uint8_t *extra, size_t extra_size, xt_zip_entry *ent
   return !need;
 }
 
-static xt_status read_entry(xt_zip *zip, xt_cursor *in, xt_zip_entry *entry, xt_error *error) {
+static xt_status read_entry(const xt_zip *zip, xt_cursor *in, xt_record *entry, xt_error *error) {
   const uint8_t *fixed = xt_cursor_take(in, CENTRAL_SIZE);
   if (!fixed || !is(fixed, "PK\1\2")) return bad(zip, in, error, "an entry has no signature");
   entry->flags = (uint16_t)xt_le(fixed + 8, 2);
@@ -140,7 +140,7 @@ static xt_status read_entry(xt_zip *zip, xt_cursor *in, xt_zip_entry *entry, xt_
   if (entry->flags & (FLAG_ENCRYPTED | FLAG_STRONG))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)entry->header,
                        "the zip is encrypted: unpack it with its password and pack it again without one");
-  if (entry->method == XT_ZIP_STORED && entry->packed != entry->size)
+  if (entry->method == XT_RECORD_STORED && entry->packed != entry->size)
     return bad(zip, in, error, "a stored record has two sizes");
   uint64_t least;
   if (__builtin_add_overflow(entry->header, XT_ZIP_LOCAL + entry->name_size, &least) ||
@@ -150,20 +150,20 @@ static xt_status read_entry(xt_zip *zip, xt_cursor *in, xt_zip_entry *entry, xt_
 }
 
 static int by_offset(const void *a, const void *b) {
-  const xt_zip_entry *x = *(xt_zip_entry *const *)a, *y = *(xt_zip_entry *const *)b;
+  const xt_record *x = *(xt_record *const *)a, *y = *(xt_record *const *)b;
   return x->header < y->header ? -1 : x->header > y->header;
 }
 
 /* Records must follow each other: each ends where the next begins, at the latest. */
-static xt_status check_overlap(xt_zip *zip, xt_error *error) {
-  xt_zip_entry **sorted = malloc((zip->count + 1) * sizeof *sorted);
+static xt_status check_overlap(const xt_zip *zip, xt_records *records, xt_error *error) {
+  xt_record **sorted = malloc((records->count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
   if (!sorted) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip's directory");
-  for (size_t i = 0; i < zip->count; i++) sorted[i] = &zip->entries[i];
-  qsort(sorted, zip->count, sizeof *sorted, by_offset);
-  for (size_t i = 0; i < zip->count && status == XT_STATUS_ok; i++) {
-    xt_zip_entry *entry = sorted[i];
-    entry->end = i + 1 < zip->count ? sorted[i + 1]->header : zip->directory;
+  for (size_t i = 0; i < records->count; i++) sorted[i] = &records->list[i];
+  qsort(sorted, records->count, sizeof *sorted, by_offset);
+  for (size_t i = 0; i < records->count && status == XT_STATUS_ok; i++) {
+    xt_record *entry = sorted[i];
+    entry->end = i + 1 < records->count ? sorted[i + 1]->header : zip->directory;
     if (entry->header + XT_ZIP_LOCAL + entry->name_size + entry->packed > entry->end)
       status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)entry->header, "records of the zip overlap");
   }
@@ -171,41 +171,28 @@ static xt_status check_overlap(xt_zip *zip, xt_error *error) {
   return status;
 }
 
-xt_status xt_zip_read_directory(xt_zip *zip, const uint8_t *directory, xt_error *error) {
+xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_records *records, xt_error *error) {
   xt_cursor in = {directory, zip->directory_size, 0, false};
-  zip->entries = calloc(zip->declared + 1, sizeof *zip->entries);
-  if (!zip->entries || !xt_table_reserve(&zip->names, zip->declared))
+  if (!xt_records_reserve(records, zip->declared))
     return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip's directory");
-  for (; zip->count < zip->declared; zip->count++) {
-    xt_zip_entry *entry = &zip->entries[zip->count];
-    xt_status status = read_entry(zip, &in, entry, error);
+  while (records->count < zip->declared) {
+    xt_record entry = {.has_crc = true};
+    bool taken;
+    xt_status status = read_entry(zip, &in, &entry, error);
     if (status != XT_STATUS_ok) return status;
-    bool is_new;
-    size_t *place = xt_table_put(&zip->names, entry->name, entry->name_size, &is_new);
-    if (!place) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip's directory");
-    if (!is_new) return bad(zip, &in, error, "two records have one name");
-    *place = zip->count;
+    xt_record *record = xt_records_add(records, entry.name, entry.name_size, &taken);
+    if (taken) return bad(zip, &in, error, "two records have one name");
+    if (!record) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip's directory");
+    *record = entry;
   }
   if (xt_cursor_left(&in)) return bad(zip, &in, error, "it is longer than its entries");
-  if (!zip->count) return bad(zip, &in, error, "it has no entries");
-  const char *slash = memchr(zip->entries[0].name, '/', zip->entries[0].name_size);
-  zip->root_size = slash ? (size_t)(slash - zip->entries[0].name) + 1 : 0;
-  return check_overlap(zip, error);
+  if (!records->count) return bad(zip, &in, error, "it has no entries");
+  const char *slash = memchr(records->list[0].name, '/', records->list[0].name_size);
+  records->root_size = slash ? (size_t)(slash - records->list[0].name) + 1 : 0;
+  return check_overlap(zip, records, error);
 }
 
-const xt_zip_entry *xt_zip_find(const xt_zip *zip, const char *name, size_t name_size) {
-  char full[512];
-  size_t *at = NULL;
-  if (zip->root_size + name_size <= sizeof full) {
-    memcpy(full, zip->entries[0].name, zip->root_size);
-    memcpy(full + zip->root_size, name, name_size);
-    at = xt_table_get(&zip->names, full, zip->root_size + name_size);
-  }
-  if (!at) at = xt_table_get(&zip->names, name, name_size);
-  return at ? &zip->entries[*at] : NULL;
-}
-
-xt_status xt_zip_check_local(const xt_zip_entry *entry, const uint8_t *local, uint64_t *data, xt_error *error) {
+xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error) {
   const char *odd = NULL;
   uint64_t flags = xt_le(local + 6, 2), packed = xt_le(local + 18, 4), size = xt_le(local + 22, 4);
   uint64_t name_size = xt_le(local + 26, 2), extra_size = xt_le(local + 28, 2);
@@ -225,10 +212,4 @@ xt_status xt_zip_check_local(const xt_zip_entry *entry, const uint8_t *local, ui
   if (*data + entry->packed > entry->end)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)entry->header, "records of the zip overlap");
   return XT_STATUS_ok;
-}
-
-void xt_zip_free(xt_zip *zip) {
-  free(zip->entries);
-  xt_table_free(&zip->names);
-  *zip = (xt_zip){0};
 }

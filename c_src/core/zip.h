@@ -12,48 +12,27 @@
 #define XT_ZIP_H
 
 #include "error.h"
-#include "table.h"
+#include "record.h"
 
 enum {
   XT_ZIP_TAIL = 66 * 1024, /* the end record and the longest comment are within so many last bytes */
-  XT_ZIP_LOCAL = 30,       /* a local header without name and extra */
-  XT_ZIP_STORED = 0,
-  XT_ZIP_DEFLATED = 8
+  XT_ZIP_LOCAL = 30        /* a local header without name and extra */
 };
-
-typedef struct {
-  const char *name; /* in the directory's memory, not terminated */
-  size_t name_size;
-  uint64_t header; /* offset of the local header */
-  uint64_t packed, size;
-  uint64_t end; /* nothing of this record lies at or past here */
-  uint32_t crc;
-  uint16_t flags, method;
-} xt_zip_entry;
 
 typedef struct {
   uint64_t file_size;
   uint64_t directory, directory_size; /* where the central directory is */
-  uint64_t declared;                  /* how many entries the end record counts */
-  xt_zip_entry *entries;              /* in the order of the directory */
-  size_t count;
-  xt_table names;
-  size_t root_size; /* length of the root folder's name and its slash, in every entry's name */
+  uint64_t declared;                  /* how many records the end record counts */
 } xt_zip;
 
 /* Finds the end record in the last bytes of the file (all of it, when it is short). */
 xt_status xt_zip_find_directory(xt_zip *zip, const uint8_t *tail, size_t tail_size, uint64_t file_size,
                                 xt_error *error);
 
-/* Reads the directory, whose memory must outlive the zip. */
-xt_status xt_zip_read_directory(xt_zip *zip, const uint8_t *directory, xt_error *error);
-
-/* The record of a name below the root folder ("data.pkl"), or of the whole name; NULL when there is none. */
-const xt_zip_entry *xt_zip_find(const xt_zip *zip, const char *name, size_t name_size);
+/* Reads the directory, whose memory must outlive the records. */
+xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_records *records, xt_error *error);
 
 /* Checks the first XT_ZIP_LOCAL + name_size bytes of a local header and tells where the data starts. */
-xt_status xt_zip_check_local(const xt_zip_entry *entry, const uint8_t *local, uint64_t *data, xt_error *error);
-
-void xt_zip_free(xt_zip *zip);
+xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error);
 
 #endif

@@ -187,11 +187,42 @@ defmodule ExTorch.Checkpoint do
   def object!(ckpt), do: bang(object(ckpt))
 
   @doc """
-  What the file says of itself: `:format` (`:zip` or `:torchscript`), `:byteorder`, `:version` of the archive,
-  `:format_version` and `:alignment` where torch wrote them.
+  What was found, and what the file says of itself:
+
+    * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors` or `:pickle`
+    * `:compression` - `:gzip` or `nil`
+    * `:producer` - who writes such files, as far as they tell: `"torch.save 2.7 or newer"`
+    * `:byteorder` - `:little` or `:big`
+    * `:version`, `:format_version`, `:alignment` - of the archive, where torch wrote them
+    * `:metadata` - a safetensors file's own `__metadata__`, a map of strings
+    * `:next_offset` - where the next save in the same file begins (`offset:` opens it), or `nil`
   """
   @spec metadata(t()) :: map()
-  def metadata(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(0)
+  def metadata(%__MODULE__{} = ckpt) do
+    {info, _storages, records} = about(ckpt)
+    Map.put(info, :producer, producer(info.format, records))
+  end
+
+  # Each version of torch left a trace in what it writes.
+  defp producer(:zip, records) do
+    cond do
+      ".format_version" in records -> "torch.save 2.7 or newer"
+      "byteorder" in records -> "torch.save 2.1 to 2.6"
+      true -> "torch.save 1.6 to 2.0"
+    end
+  end
+
+  defp producer(:torchscript, records) do
+    if Enum.any?(records, &String.starts_with?(&1, "code/")),
+      do: "torch.jit.save, or torch::save in C++",
+      else: "TorchScript without code"
+  end
+
+  defp producer(:legacy, _), do: "torch.save 0.1.10 to 1.5, or a newer one's old format"
+  defp producer(:tar, _), do: "torch.save before 0.1.10"
+  defp producer(:streaming, _), do: "torch.distributed"
+  defp producer(:safetensors, _), do: "safetensors"
+  defp producer(:pickle, _), do: "Python's pickle"
 
   @doc "The storages that tensors share, in the order the pickle names them."
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
@@ -199,8 +230,10 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Is there a storage of that key, `\"0\"` or `\"data/0\"`?"
   @spec has_storage?(t(), String.t()) :: boolean()
-  def has_storage?(%__MODULE__{} = ckpt, key) when is_binary(key),
-    do: record_name(key) in records(ckpt)
+  def has_storage?(%__MODULE__{} = ckpt, key) when is_binary(key) do
+    key = String.replace_prefix(key, "data/", "")
+    Enum.any?(storages(ckpt), &(&1.key == key))
+  end
 
   @doc "The archive's records by their names below the root folder: `\"data.pkl\"`, `\"version\"`, `\"data/0\"` …"
   @spec records(t()) :: [String.t()]
@@ -283,14 +316,14 @@ defmodule ExTorch.Checkpoint do
   defp record_name(key), do: "data/" <> key
 
   defp read_bytes(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
-    with {:known, true} <- {:known, name in records(ckpt)},
-         {:ok, at, bytes} <- Remote.bytes(source, resource, name, true),
-         {:ok, record} <- Remote.made_of(resource, name, ckpt.options.verify, at, bytes),
+    with {:ok, at, bytes} <- Remote.bytes(source, resource, name, true),
+         {:ok, record} when is_binary(record) <-
+           Remote.made_of(resource, name, ckpt.options.verify, at, bytes),
          length = length || max(byte_size(record) - offset, 0),
          {:range, true, _} <- {:range, offset + length <= byte_size(record), byte_size(record)} do
       {:ok, binary_part(record, offset, length)}
     else
-      {:known, false} -> {:error, no_record(ckpt, name)}
+      {:ok, nil} -> {:error, no_record(ckpt, name)}
       {:range, false, size} -> {:error, past_end(ckpt, offset, length, size)}
       {:error, error} -> {:error, located(error, source)}
     end

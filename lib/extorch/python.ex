@@ -13,6 +13,9 @@ defmodule ExTorch.Python do
   | `bytes`, `bytearray`, `complex` | `%Bytes{}`, `%ByteArray{}`, `%Complex{}` |
   | `torch.dtype`, `torch.device` | `%DType{}`, `%Device{}` |
   | a tensor of a dtype that the linked LibTorch lacks | `%RawTensor{}` |
+  | a tensor of a class of its own, or with attributes | `%TensorSubclass{}` |
+  | a numpy array | a tensor; `%Object{}` where torch has no such dtype |
+  | a numpy scalar | `%NumpyScalar{}` |
   | a bare storage | `%Storage{}` |
   | a class, function or module member | `%Global{}` |
   | an object of any other class | `%Object{}` |
@@ -109,6 +112,25 @@ defmodule ExTorch.Python do
           }
     @enforce_keys [:key, :dtype, :numel, :location]
     defstruct [:key, :dtype, :numel, :location]
+  end
+
+  defmodule NumpyScalar do
+    @moduledoc "A numpy scalar such as `numpy.float32(1.5)`: a number and its dtype."
+    @type t :: %__MODULE__{dtype: ExTorch.DType.dtype(), value: term()}
+    @enforce_keys [:dtype, :value]
+    defstruct [:dtype, :value]
+  end
+
+  defmodule TensorSubclass do
+    @moduledoc """
+    A tensor of a class of its own, or one that was given attributes.
+
+    `tensor` is what it is made of: mostly a tensor; an `%Object{}` for wrapper classes, whose tensors are in `state`.
+    `class` is a `%Global{}`, `state` the attributes, mostly a map.
+    """
+    @type t :: %__MODULE__{tensor: term(), class: Global.t(), state: term()}
+    @enforce_keys [:tensor, :class]
+    defstruct [:tensor, :class, :state]
   end
 
   defmodule RawTensor do

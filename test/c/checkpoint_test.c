@@ -80,7 +80,7 @@ static xt_status try_memory(const uint8_t *data, size_t size, bool verify, xt_er
   xt_region memory = {.data = exact, .size = size};
   atomic_init(&memory.references, 1 << 20); /* never freed */
   memset(error, 0, sizeof *error);
-  xt_checkpoint_begin(&c, size, &limits, false, verify, error);
+  xt_checkpoint_begin(&c, size, 0, &limits, false, verify, error);
   xt_reader reader = {.checkpoint = &c, .memory = &memory, .verify = verify};
   xt_status status = open_all(&c, &reader, error);
   if (status == XT_STATUS_ok) status = read_all(&c, &reader, error);
@@ -114,7 +114,7 @@ static void sweep(const char *path) {
   xt_file file;
   xt_checkpoint c;
   CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
-  xt_checkpoint_begin(&c, file.size, &limits, false, true, &error);
+  xt_checkpoint_begin(&c, file.size, 0, &limits, false, true, &error);
   xt_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
   CHECK(open_all(&c, &reader, &error) == XT_STATUS_ok && read_all(&c, &reader, &error) == XT_STATUS_ok);
   CHECK(xt_file_check(&file, &error) == XT_STATUS_ok);

@@ -22,7 +22,7 @@ static void as_file(const uint8_t *data, size_t size) {
   xt_need need = {0, 0, NULL};
   xt_region memory = {.data = (uint8_t *)data, .size = size};
   atomic_init(&memory.references, 1 << 20);
-  xt_checkpoint_begin(&c, size, &limits, false, false, &error);
+  xt_checkpoint_begin(&c, size, 0, &limits, false, false, &error);
   xt_reader reader = {.checkpoint = &c, .memory = &memory};
   xt_status status;
   while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)

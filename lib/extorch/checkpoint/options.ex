@@ -19,6 +19,7 @@ defmodule ExTorch.Checkpoint.Options do
     device: :cpu,
     only: nil,
     on_progress: nil,
+    offset: 0,
     limits: []
   ]
 
@@ -43,15 +44,19 @@ defmodule ExTorch.Checkpoint.Options do
     unless limits[:depth] in 1..10_000,
       do: raise(Error.new(:bad_argument, "the limit depth is from 1 to 10,000"))
 
+    unless is_integer(opts[:offset]) and opts[:offset] in 0..(2 ** 62) do
+      raise Error.new(:bad_argument, "offset is a number of bytes, not #{inspect(opts[:offset])}")
+    end
+
     check_progress!(opts[:on_progress])
     check_device!(opts[:device])
     opts |> Keyword.put(:limits, limits) |> Map.new()
   end
 
   # What the NIFs take.
-  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits}) do
+  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes]}
+     limits[:tensor_bytes], offset}
   end
 
   defp validate!(opts, known, word) do
