@@ -93,7 +93,7 @@ defmodule Bench.Data do
       [binary_part(block, 0, rem(bytes, byte_size(block)))]
   end
 
-  defp pickle(sizes, class) do
+  defp pickle(sizes, class, more \\ []) do
     text = fn s -> <<"X", byte_size(s)::little-32, s::binary>> end
 
     tensors =
@@ -106,6 +106,7 @@ defmodule Bench.Data do
           text.("#{i}"),
           text.("cpu"),
           <<"J", size::little-32>>,
+          more,
           "tQK\0",
           <<"J", size::little-32, 0x85, "K", 1, 0x85, 0x89>>,
           "ccollections\nOrderedDict\n)RtR"
@@ -113,6 +114,30 @@ defmodule Bench.Data do
       end
 
     IO.iodata_to_binary([<<0x80, 2>>, "}(", tensors, "u."])
+  end
+
+  @doc "The same as a legacy file."
+  def write_legacy(path, sizes, item \\ 4, class \\ "FloatStorage") do
+    File.rm(path)
+    {:ok, file} = File.open(path, [:write, :raw, :binary, :delayed_write])
+    block = :binary.copy(<<1.5::float-32-little>>, 1024 * 1024)
+    text = fn s -> <<"X", byte_size(s)::little-32, s::binary>> end
+    keys = for i <- 0..(length(sizes) - 1), do: text.("#{i}")
+
+    :ok =
+      :file.write(file, [
+        <<0x80, 2, 0x8A, 10, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, ".">>,
+        <<0x80, 2, "M", 1001::little-16, ".">>,
+        [<<0x80, 2>>, "}(", text.("protocol_version"), <<"M", 1001::little-16>>, "u."],
+        pickle(sizes, class, "N"),
+        [<<0x80, 2>>, "](", keys, "e."]
+      ])
+
+    for size <- sizes,
+        do: :ok = :file.write(file, [<<size::little-64>>, blocks(block, size * item)])
+
+    :ok = File.close(file)
+    path
   end
 
   @doc "291 tensors, 2.0 GB of float16, like a language model."

@@ -5,14 +5,14 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 corpus=build/fuzz/corpus
 mkdir -p "$corpus"
-for file in test/fixtures/*/*.pt; do
-  case $file in *.legacy.pt) continue ;; esac
+for file in $(find test/fixtures -type f ! -name '*.py' ! -name '*.cpp'); do
   name=$(echo "$file" | tr / _)
   cp "$file" "$corpus/$name"
   python3 -c '
 import sys, zipfile
-z = zipfile.ZipFile(sys.argv[1])
-open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' "$file" "$corpus/$name.pkl"
+if zipfile.is_zipfile(sys.argv[1]):
+    z = zipfile.ZipFile(sys.argv[1])
+    open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' "$file" "$corpus/$name.pkl"
 done
 clang -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread \
   test/c/fuzz_checkpoint.c c_src/core/*.c -ldeflate -lm -o build/fuzz/checkpoint

@@ -35,7 +35,7 @@ defmodule ExTorch.CheckpointBadTest do
           {"HTML", "\n<!DOCTYPE html><html>", :corrupt, "HTML page"},
           {"git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:1", :corrupt,
            "git lfs pull"},
-          {"gzip", <<0x1F, 0x8B, 8, 0, 0>>, :unsupported, "gunzip"},
+          {"gzip", <<0x1F, 0x8B, 8, 0, 0>>, :truncated, "gzip"},
           {"text", "hello world", :corrupt, "no checkpoint"},
           {"empty zip", <<"PK", 5, 6, 0::144>>, :corrupt, "nothing in it"},
           {"one byte", "P", :corrupt, "no checkpoint"}

@@ -304,6 +304,9 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   work *w = c->work;
   xt_status status = XT_STATUS_ok;
   if (c->state == START) {
+    if (c->meaning.strict)
+      return xt_error_set(error, XT_STATUS_forbidden,
+                          "strict: this is a tar of torch before 0.1.10, which torch's weights_only refuses");
     w = c->work = xt_opening_alloc(c, sizeof *w);
     if (!w) return xt_opening_no_memory(error);
     c->state = MEMBERS;

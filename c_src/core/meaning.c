@@ -76,6 +76,7 @@ static bool allowed(const xt_node *g) {
                                          "_rebuild_device_tensor_from_numpy",
                                          "_rebuild_device_tensor_from_cpu_tensor",
                                          "_rebuild_xla_tensor",
+                                         "_rebuild_nested_tensor",
                                          NULL};
   static const char *const builtins[] = {"bytearray", "set", "complex", NULL};
   static const char *const collections[] = {"OrderedDict", "Counter", NULL};
@@ -194,6 +195,11 @@ static bool get_view(const xt_node *view, int64_t numel, xt_node *storage) {
   return true;
 }
 
+static bool is_untyped(const xt_node *class) {
+  return xt_equals(class->global.name, class->global.name_size, "UntypedStorage") ||
+         xt_equals(class->global.name, class->global.name_size, "_UntypedStorage");
+}
+
 static xt_status storage_id(xt_meaning *m, const xt_node *id, xt_node **out) {
   if (id->kind != XT_NODE_TUPLE || id->list.count < 5 || !xt_node_is_text(id->list.items[0], "storage", 7))
     return xt_meaning_corrupt(m, "a persistent id is no storage");
@@ -201,6 +207,9 @@ static xt_status storage_id(xt_meaning *m, const xt_node *id, xt_node **out) {
                 *numel = id->list.items[4];
   xt_dtype dtype = xt_meaning_storage_dtype(class);
   if (dtype == XT_DTYPE_COUNT) return xt_meaning_corrupt(m, "a storage has an unknown class");
+  if (m->strict && m->ids == XT_IDS_LEGACY && is_untyped(class))
+    return xt_error_at(m->error, XT_STATUS_forbidden, m->at,
+                       "strict: torch's weights_only cannot read an untyped storage of a legacy file");
   if (key->kind != XT_NODE_TEXT || location->kind != XT_NODE_TEXT || numel->kind != XT_NODE_INT)
     return xt_meaning_corrupt(m, "a storage's key, location or size has the wrong type");
   xt_node full = {.kind = XT_NODE_TEXT};
@@ -277,7 +286,9 @@ xt_status xt_meaning_reduce(xt_meaning *m, xt_node *callable, xt_node *args, xt_
     if (xt_equals(name, size, "set")) return xt_make_items(m, args, XT_NODE_SET, out);
     if (xt_equals(name, size, "frozenset")) return xt_make_items(m, args, XT_NODE_FROZENSET, out);
     if (xt_equals(name, size, "complex")) return xt_make_complex_node(m, args, out);
-    if (xt_equals(name, size, "bytearray")) return xt_make_bytearray(m, args, out);
+    if (xt_equals(name, size, "bytearray")) return xt_make_bytearray(m, args, XT_NODE_BYTEARRAY, out);
+    /* bytes(): how protocol 2 writes that there are none */
+    if (xt_equals(name, size, "bytes") && !args->list.count) return xt_make_bytearray(m, args, XT_NODE_BYTES, out);
   } else if (xt_equals(module, module_size, "torch")) {
     if (xt_equals(name, size, "Size")) return xt_make_items(m, args, XT_NODE_TUPLE, out);
     if (xt_equals(name, size, "device")) return xt_make_device_node(m, args, out);

@@ -22,12 +22,13 @@ xt_status xt_make_latin1(xt_meaning *m, const xt_node *args, xt_node **out) {
   return XT_STATUS_ok;
 }
 
-xt_status xt_make_bytearray(xt_meaning *m, const xt_node *args, xt_node **out) {
+xt_status xt_make_bytearray(xt_meaning *m, const xt_node *args, xt_node_kind kind, xt_node **out) {
   const xt_node *bytes = xt_arg(args, 0);
   if (bytes && bytes->kind != XT_NODE_BYTES) return XT_STATUS_ok;
-  *out = xt_node_new(m->arena, XT_NODE_BYTEARRAY);
+  *out = xt_node_new(m->arena, kind);
   if (!*out) return xt_meaning_no_memory(m);
   if (bytes) (*out)->text = bytes->text;
+  else (*out)->text.data = "";
   return XT_STATUS_ok;
 }
 

@@ -62,7 +62,7 @@ xt_status xt_build_tensor(xt_meaning *m, xt_node *target, xt_node *state, bool *
 
 /* meaning_python.c */
 xt_status xt_make_latin1(xt_meaning *m, const xt_node *args, xt_node **out);
-xt_status xt_make_bytearray(xt_meaning *m, const xt_node *args, xt_node **out);
+xt_status xt_make_bytearray(xt_meaning *m, const xt_node *args, xt_node_kind kind, xt_node **out);
 xt_status xt_make_complex_node(xt_meaning *m, const xt_node *args, xt_node **out);
 xt_status xt_make_items(xt_meaning *m, const xt_node *args, xt_node_kind kind, xt_node **out);
 xt_status xt_make_dict(xt_meaning *m, const xt_node *args, size_t data, xt_node **out);

@@ -48,11 +48,24 @@ defmodule ExTorch.Checkpoint do
 
     case open_native(source, Options.native(options)) do
       {:ok, resource} ->
-        {:ok, %__MODULE__{resource: resource, source: source, options: options}}
+        ckpt = %__MODULE__{resource: resource, source: source, options: options}
+        {:ok, if(is_struct(source), do: forget_source(ckpt), else: ckpt)}
 
       {:error, error} ->
         close_source(source)
         {:error, located(error, source)}
+    end
+  end
+
+  # What had to be read whole to be opened (a gzip, a plain pickle) is in memory: the source is done with.
+  defp forget_source(ckpt) do
+    case about(ckpt) do
+      {%{compression: nil, format: format}, _, _} when format != :pickle ->
+        ckpt
+
+      _ ->
+        close_source(ckpt.source)
+        %{ckpt | source: {:binary, <<>>}}
     end
   end
 

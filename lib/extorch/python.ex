@@ -21,6 +21,29 @@ defmodule ExTorch.Python do
   | an object of any other class | `%Object{}` |
   """
 
+  @doc """
+  The tensors that a nested tensor holds. A file's nested tensor is an `%Object{}` of `torch._utils._rebuild_nested_tensor`:
+  one buffer, and the sizes, strides and offset of each part. The parts share the buffer's memory.
+  """
+  @spec unnest(struct()) :: [ExTorch.Tensor.t()]
+  def unnest(%{
+        __struct__: ExTorch.Python.Object,
+        class: %{module: "torch._utils", name: "_rebuild_nested_tensor"},
+        args: {%ExTorch.Tensor{} = buffer, sizes, strides, offsets}
+      }) do
+    [sizes, strides, offsets] = Enum.map([sizes, strides, offsets], &ExTorch.Tensor.to_list/1)
+
+    for {size, stride, offset} <- Enum.zip([sizes, strides, offsets]),
+        do: ExTorch.op("as_strided", [buffer, size, stride, offset])
+  end
+
+  def unnest(other) do
+    raise ExTorch.Error.new(
+            :bad_argument,
+            "this is no nested tensor: #{inspect(other, limit: 3)}"
+          )
+  end
+
   defmodule Dict do
     @moduledoc """
     A dict in its order: `pairs` is a list of `{key, value}`.

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../c_src/core/json.h"
 #include "../../c_src/core/loader.h"
 #include "../../c_src/core/pickle.h"
 
@@ -27,6 +28,7 @@ static void as_file(const uint8_t *data, size_t size) {
   xt_status status;
   while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
     if ((status = xt_reader_fetch(&reader, need.offset, need.to, need.size, &error)) != XT_STATUS_ok) break;
+  if (c.unpacked) reader.memory = c.memory;
   if (status == XT_STATUS_ok) read_all(&c, &reader, &error);
   xt_checkpoint_free(&c);
 }
@@ -48,8 +50,17 @@ static void as_pickle(const uint8_t *data, size_t size) {
   xt_arena_free(&arena);
 }
 
+static void as_json(const uint8_t *data, size_t size) {
+  xt_error error;
+  xt_arena arena = {.limit = 64 << 20};
+  xt_node *root;
+  xt_json_read(data, size, &arena, &root, &error);
+  xt_arena_free(&arena);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  if (size && data[0] == 'P') as_file(data, size);
-  else as_pickle(data, size);
+  as_file(data, size);
+  if (size && data[0] == '{') as_json(data, size);
+  else if (size && data[0] != 'P') as_pickle(data, size);
   return 0;
 }
