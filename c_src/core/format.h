@@ -29,6 +29,8 @@ typedef struct {
   uint8_t *data;
   uint64_t at;
   size_t size, room;
+  uint64_t pickle; /* whose end is looked for */
+  size_t skimmed;  /* and how far that has come */
 } xt_window;
 
 /* The n bytes at an offset: NULL with a need when they are not in the window, or with an error when the file has not so

@@ -9,6 +9,7 @@
 
 enum { START, HEADER };
 enum { PREFIX = 8, MAX_HEADER = 100000000, MAX_DIMS = 64 };
+enum { LEAST = sizeof "\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}," - 1 }; /* of text for a tensor */
 
 typedef struct {
   uint8_t *header;
@@ -184,7 +185,7 @@ static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *e
   if (status != XT_STATUS_ok) return status;
   if (!xt_records_add_placed(&c->directory, t->name.data, t->name.size, w->data + (uint64_t)t->begin,
                              (uint64_t)(t->end - t->begin), &taken))
-    return taken ? broken(t, error, "comes twice") : xt_opening_no_memory(error);
+    return xt_opening_no_memory(error);
   return xt_node_append(&c->arena, c->root, key) && xt_node_append(&c->arena, c->root, tensor)
              ? XT_STATUS_ok
              : xt_opening_no_memory(error);
@@ -222,21 +223,23 @@ static xt_status check_places(xt_checkpoint *c, const work *w, xt_error *error) 
   return status;
 }
 
-/* Every tensor has "data_offsets" in the header: a bound on how many there are. */
-static size_t count_tensors(const work *w) {
-  size_t count = 0;
-  const uint8_t *at = w->header, *end = w->header + w->header_size;
-  while ((at = memmem(at, (size_t)(end - at), "data_offsets", 12))) at += 12, count++;
-  return count;
+/* Names come once: the index of tensors has them in a table already. */
+static xt_status check_names(const xt_checkpoint *c, xt_error *error) {
+  for (size_t i = 0; c->index.names.count < c->index.count && i < c->index.count; i++)
+    if (c->index.same[i]) {
+      described t = {.name = {c->index.entries[i].name, c->index.entries[i].name_size}};
+      return broken(&t, error, "comes twice");
+    }
+  return XT_STATUS_ok;
 }
 
 static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
   xt_json j;
   described t;
-  size_t count = count_tensors(w);
+  size_t count = w->header_size / LEAST + 1;
   xt_json_begin(&j, w->header, w->header_size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
-  if (!c->root || !xt_records_reserve(&c->directory, count)) return xt_opening_no_memory(error);
+  if (!c->root || !xt_records_reserve(&c->directory, count, false)) return xt_opening_no_memory(error);
   if (xt_json_object(&j)) {
     while (xt_json_key(&j, &t.name)) {
       xt_status status = XT_STATUS_ok;
@@ -244,8 +247,7 @@ static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
         if (c->metadata) xt_json_fail(&j, "an object has one key twice");
         else status = read_metadata(c, &j, error);
       } else if (read_tensor(&j, &t)) {
-        status = c->directory.count < count ? add_tensor(c, w, &t, error)
-                                            : (xt_json_fail(&j, "a key is escaped that needs no escape"), XT_STATUS_ok);
+        status = add_tensor(c, w, &t, error);
       }
       if (status != XT_STATUS_ok) return status;
     }
@@ -260,7 +262,8 @@ static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
   c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
   if (!c->records) return xt_opening_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  return xt_opening_finish(c, w->header_size, NULL, error);
+  status = xt_opening_finish(c, w->header_size, NULL, error);
+  return status == XT_STATUS_ok ? check_names(c, error) : status;
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {

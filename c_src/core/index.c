@@ -132,7 +132,9 @@ static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) 
     if (!grown || !same) return no_memory(w);
     index->room = room;
   }
-  char *name = xt_arena_text(w->arena, w->name.text, w->name.size);
+  /* a key of the outermost dict is the whole name */
+  bool is_key = path && !path->parent && path->key && path->key->kind == XT_NODE_TEXT && path->key->text.size;
+  const char *name = is_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, w->name.size);
   bool is_new;
   if (!name || w->name.failed) return no_memory(w);
   size_t *latest = xt_table_put(&index->names, name, w->name.size, &is_new);
@@ -223,6 +225,13 @@ xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const 
   free(w.stack);
   free(w.name.text);
   return status;
+}
+
+bool xt_index_reserve(xt_index *index, size_t count) {
+  index->entries = malloc((count + 1) * sizeof *index->entries);
+  index->same = malloc((count + 1) * sizeof *index->same);
+  index->room = count;
+  return index->entries && index->same && xt_table_reserve(&index->names, count);
 }
 
 void xt_index_free(xt_index *index) {

@@ -16,13 +16,15 @@ void xt_json_begin(xt_json *j, const uint8_t *data, size_t size, xt_arena *arena
 }
 
 char xt_json_peek(xt_json *j) {
+  if (j->at < j->size && j->data[j->at] > ' ' && !j->wrong) return (char)j->data[j->at];
   while (j->at < j->size &&
          (j->data[j->at] == ' ' || j->data[j->at] == '\n' || j->data[j->at] == '\t' || j->data[j->at] == '\r'))
     j->at++;
   return j->at < j->size && !j->wrong ? (char)j->data[j->at] : 0;
 }
 
-static bool take(xt_json *j, char c) {
+static inline bool take(xt_json *j, char c) {
+  if (j->at < j->size && j->data[j->at] == (uint8_t)c && !j->wrong) return j->at++, true;
   if (xt_json_peek(j) != c) return false;
   j->at++;
   return true;
@@ -125,11 +127,15 @@ static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_strin
   return true;
 }
 
+/* Characters of a string that need no second look: printable ASCII without quote and backslash. */
+static const bool plain[256] = {[0x20] = 1, 1, [0x23 ... 0x5B] = 1, [0x5D ... 0x7F] = 1};
+
 bool xt_json_text(xt_json *j, xt_json_string *text) {
   if (!take(j, '"')) return xt_json_fail(j, "a string is missing");
   size_t start = j->at;
   bool escaped = false, wide = false;
   for (;; j->at++) {
+    while (j->at < j->size && plain[j->data[j->at]]) j->at++;
     if (j->at >= j->size) return xt_json_fail(j, "a string has no end");
     uint8_t c = j->data[j->at];
     if (c == '"') break;

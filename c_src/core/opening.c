@@ -9,7 +9,7 @@
 /* Memory that an object tree may take: honest ones need a tenth of it. */
 enum { TREE_BASE = 64 << 20, TREE_RATIO = 64 };
 
-enum { AHEAD = 16 << 10 };
+enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
 
 xt_status xt_opening_no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
@@ -38,11 +38,14 @@ void *xt_opening_alloc(xt_checkpoint *c, size_t size) {
 
 xt_status xt_opening_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
                          xt_error *error) {
-  void **slot = new_slot(c);
-  *buffer = slot ? malloc(size ? size : 1) : NULL;
+  if (size >= LARGE) { /* there it has huge pages */
+    *buffer = xt_arena_alloc(&c->arena, size, 1);
+  } else {
+    void **slot = new_slot(c);
+    *buffer = slot ? malloc(size ? size : 1) : NULL;
+    if (*buffer) c->buffers[c->buffer_count++] = *buffer;
+  }
   if (!*buffer) return xt_opening_no_memory(error);
-  *slot = *buffer;
-  c->buffer_count++;
   *need = (xt_need){offset, size, *buffer};
   return XT_STATUS_ok;
 }
@@ -93,7 +96,8 @@ const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, ui
 bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need, xt_error *error,
                       xt_status *status) {
   uint64_t wanted = 1, payload = 0;
-  size_t at = 0;
+  if (w->pickle != offset) w->pickle = offset, w->skimmed = 0;
+  size_t at = w->skimmed;
   const uint8_t *data = xt_window_get(c, w, offset, 1, AHEAD, need, error, status);
   if (!data) return false;
   size_t have = w->size - (size_t)(offset - w->at);
@@ -110,9 +114,11 @@ bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *s
                       "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", c->limits.pickle_bytes);
       return false;
     }
+    w->skimmed = at;
     xt_window_get(c, w, offset, at + wanted, have, need, error, status);
     return false;
   }
+  w->skimmed = 0;
   if (*size <= c->limits.pickle_bytes) return true;
   *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
                         "a pickle of %zu bytes; the limit pickle_bytes is %" PRIu64, *size, c->limits.pickle_bytes);
@@ -191,6 +197,7 @@ xt_status xt_opening_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *mor
   c->arena.limit = c->arena.used + TREE_BASE + pickle_size * TREE_RATIO;
   uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
   xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
+  if (!xt_index_reserve(&c->index, count)) return xt_opening_no_memory(error);
   xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
   if (status == XT_STATUS_no_memory && c->arena.exceeded)

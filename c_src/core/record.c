@@ -3,20 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool xt_records_reserve(xt_records *records, size_t count) {
+bool xt_records_reserve(xt_records *records, size_t count, bool named) {
   records->list = calloc(count + 1, sizeof *records->list);
   records->room = count;
-  return records->list && xt_table_reserve(&records->names, count);
+  records->unnamed = !named;
+  return records->list && (!named || xt_table_reserve(&records->names, count));
 }
 
 xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken) {
   bool is_new = true;
   *taken = false;
   if (records->count == records->room) return NULL;
-  size_t *at = xt_table_put(&records->names, name, name_size, &is_new);
-  *taken = !is_new;
-  if (!at || !is_new) return NULL;
-  *at = records->count;
+  if (!records->unnamed) {
+    size_t *at = xt_table_put(&records->names, name, name_size, &is_new);
+    *taken = !is_new;
+    if (!at || !is_new) return NULL;
+    *at = records->count;
+  }
   xt_record *record = &records->list[records->count++];
   record->name = name;
   record->name_size = name_size;

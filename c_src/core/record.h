@@ -28,11 +28,12 @@ typedef struct {
   xt_record *list; /* in the file's own order */
   size_t count, room;
   xt_table names;
+  bool unnamed;
   size_t root_size; /* length of the root folder's name and its slash, in every name */
 } xt_records;
 
-/* Room for exactly so many; false when there is no memory. Records do not move. */
-bool xt_records_reserve(xt_records *records, size_t count);
+/* Room for exactly so many; false when there is no memory. Records do not move. Unnamed ones cannot be found. */
+bool xt_records_reserve(xt_records *records, size_t count, bool named);
 
 /* A zeroed record; NULL when there is no memory, or when the name is taken (*taken). */
 xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken);

@@ -7,7 +7,10 @@ defmodule ExTorch.Checkpoint do
       #=> ["encoder.weight", "encoder.bias", …]
       {:ok, tensor} = ExTorch.Checkpoint.tensor(ckpt, "encoder.weight")
 
-  Opening reads the archive's directory and the pickle, nothing else. `tensor/2` reads just the bytes that the tensor
+  The format is recognised by content, never by name: the zip files of `torch.save`, TorchScript and C++ archives (as
+  data), the legacy and tar files of old versions, the streaming format of `torch.distributed`, safetensors, plain pickles,
+  and a gzip of any of these. Opening reads the archive's directory and the pickle, nothing else; a plain pickle and a gzip
+  have to be read whole. `tensor/2` reads just the bytes that the tensor
   sees, straight into memory that it owns: a row of a large storage costs a row. A handle can be used by many processes at
   once; it closes by itself when it is no longer referenced.
 
@@ -15,11 +18,13 @@ defmodule ExTorch.Checkpoint do
 
     * `:mmap` - `false`. `true` maps the file: tensors share the page cache without a copy. They see changes of the file
       then; when it is truncated under them, operators report `:file_changed` instead of ending the node.
-    * `:verify` - `false`. `true` checks the CRC-32 of every record that is read.
+    * `:verify` - `false`. `true` checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
     * `:strict` - `false`. `true` refuses with `:forbidden` whatever torch's own `weights_only` refuses. Either way nothing
       that a file names is ever imported or called: without it, unknown classes are inert structs (`ExTorch.Python`).
     * `:ordered` - `false`. `true` gives dicts as `%ExTorch.Python.Dict{}`, in their order.
     * `:device` - `:cpu`, another device, or a map or function of where the tensor was saved (`"cuda:0"`).
+    * `:offset` - `0`. Where in the file the save begins: legacy files, pickles and streams may hold several, one after the
+      other, and `metadata/1` says where the next begins.
     * `:limits` - a keyword list: `pickle_bytes` (64 MiB), `nodes` of the resulting term (8 for every byte of the pickle,
       at least 1,000,000), `depth` (1,000), `tensor_bytes` and `total_bytes`, which count a repeated element each time it
       is seen (1 TiB and 4 TiB).
