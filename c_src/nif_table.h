@@ -54,7 +54,10 @@
   X(checkpoint_read, 5, XT_DIRTY_IO)         \
   X(checkpoint_where, 3, XT_BRIEF)           \
   X(checkpoint_place, 3, XT_BRIEF)           \
-  X(checkpoint_made_of, 5, XT_DIRTY_CPU)
+  X(checkpoint_made_of, 5, XT_DIRTY_CPU)     \
+  X(save_begin, 5, XT_DIRTY_CPU)             \
+  X(save_open, 3, XT_DIRTY_IO)               \
+  X(save_step, 2, XT_DIRTY_IO)
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);

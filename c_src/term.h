@@ -74,6 +74,10 @@
   X(big)            \
   X(little)         \
   X(gzip)           \
+  X(zip)            \
+  X(legacy)         \
+  X(streaming)      \
+  X(safetensors)    \
   X(compression)    \
   X(metadata)       \
   X(next_offset)    \
@@ -111,7 +115,9 @@
   X(module_raw_tensor, "Elixir.ExTorch.Python.RawTensor")           \
   X(module_numpy_scalar, "Elixir.ExTorch.Python.NumpyScalar")       \
   X(module_tensor_subclass, "Elixir.ExTorch.Python.TensorSubclass") \
-  X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")
+  X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")                \
+  X(module_blob_view, "Elixir.ExTorch.Tensor.BlobView")             \
+  X(module_map_set, "Elixir.MapSet")
 
 #define XT_DECLARE_ATOM(name) extern ERL_NIF_TERM xt_am_##name;
 #define XT_DECLARE_MODULE(name, text) extern ERL_NIF_TERM xt_am_##name;

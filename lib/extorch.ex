@@ -139,6 +139,50 @@ defmodule ExTorch do
     end
   end
 
+  @doc """
+  Saves a term to a file that Python's `torch.load` reads: the inverse of `load/2`, structs of `ExTorch.Python` included.
+
+      iex> path = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> ExTorch.save(%{"weight" => ExTorch.tensor([1.0, 2.0]), "epoch" => 3}, path)
+      :ok
+      iex> {:ok, %{"epoch" => 3, "weight" => weight}} = ExTorch.load(path)
+      iex> ExTorch.Tensor.to_list(weight)
+      [1.0, 2.0]
+      iex> File.rm!(path)
+      :ok
+
+  Maps, keyword lists and `%ExTorch.Python.Dict{}` become dicts (the last two keep their order), other lists lists, tuples
+  tuples, `MapSet`s sets, atoms strings, `nil` None. Strings are UTF-8; bytes go into `%ExTorch.Python.Bytes{}`. A struct
+  that is not ours, a pid or a function is refused, with its place in the term.
+
+  Tensors that share memory share it in the file; a view of a part of a storage writes the whole storage, as torch does,
+  unless `compact: true`. Their bytes go from where they are to the file without a copy. The file appears whole or not at
+  all: it is written aside, synced, and put in the place of the old one, whose permissions it takes over.
+
+  Options:
+
+    * `:format` - `:zip` (what `torch.save` writes today), `:legacy` (before 1.6), `:streaming` (`torch.distributed`) or
+      `:safetensors`. By default `:safetensors` for a path that ends in `.safetensors`, else `:zip`.
+    * `:compact` - `false`. `true` writes only the bytes that tensors see.
+    * `:fsync` - `true`. `false` does not wait for the disk: faster, and still never half-written while the machine runs.
+    * `:metadata` - a map of strings, for safetensors.
+    * `:duplicate` - `false`. Safetensors cannot say that tensors share memory: an error, unless `true` writes it twice.
+    * `:on_progress` - a function of bytes done and bytes in total, called about ten times a second and at the end.
+
+  Safetensors holds a map of names and tensors; other layouts than row-major are made so on the way.
+  """
+  @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
+  def save(term, path, opts \\ []), do: ExTorch.Saver.save(term, path, opts)
+
+  @doc "The same, raising."
+  @spec save!(term(), Path.t(), keyword()) :: :ok
+  def save!(term, path, opts \\ []) do
+    case save(term, path, opts) do
+      :ok -> :ok
+      {:error, error} -> raise error
+    end
+  end
+
   # ---- Making tensors ----
 
   @doc """

@@ -106,3 +106,17 @@ bool xt_element_int_fits(xt_dtype dtype, int64_t value) {
   if (info->kind != XT_KIND_INT || bits == 64) return true;
   return value >= -((int64_t)1 << (bits - 1)) && value < (int64_t)1 << (bits - 1);
 }
+
+uint16_t xt_element_half(double value) {
+  uint16_t sign = signbit(value) ? 0x8000 : 0;
+  double size = fabs(value);
+  if (isnan(value)) return 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;
+  int exponent;
+  frexp(size, &exponent);
+  if (exponent < -13) exponent = -13; /* subnormal: all have the same step */
+  double steps = nearbyint(ldexp(size, 11 - exponent));
+  /* steps are 1024 to 2048 of 2^(exponent - 11) each; 2048 carries into the exponent by itself */
+  int biased = exponent + 13;
+  return (uint16_t)(sign | (uint16_t)((biased << 10) + (int)steps));
+}

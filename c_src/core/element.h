@@ -20,6 +20,9 @@ typedef struct {
 /* Reads the element at data, native byte order, any alignment. Quantized and bit types read as their integers. */
 xt_element xt_element_read(xt_dtype dtype, const void *data);
 
+/* The nearest half of a number, ties to even; infinity where it is too large. */
+uint16_t xt_element_half(double value);
+
 /* Does the integer fit the (integer or bool) dtype? */
 bool xt_element_int_fits(xt_dtype dtype, int64_t value);
 

@@ -215,6 +215,11 @@ xt_tensor_info describe(const at::Tensor &tensor) {
            std::string("dtype ") + c10::toString(tensor.scalar_type()) + " is not known to ExTorch");
   bool strided = is_strided(tensor);
   info.device = device_from(tensor.device());
+  info.layout = static_cast<uint8_t>(tensor.layout());
+  if (tensor.is_quantized()) {
+    auto scheme = tensor.qscheme();
+    info.scheme = scheme == at::kPerTensorAffine ? 1 : scheme == at::kPerChannelAffine ? 2 : 3;
+  }
   info.ndim = static_cast<int>(tensor.dim());
   info.numel = tensor.numel();
   info.sizes = tensor.sizes().data();
@@ -273,6 +278,12 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
   });
   if (!owned) memory->release(memory->owner);
   return status;
+}
+
+void tensor_storage(const xt_tensor *tensor, const void **data, size_t *bytes) {
+  const c10::Storage &storage = unwrap(tensor).storage();
+  *data = storage.unsafeGetStorageImpl()->data();
+  *bytes = storage.nbytes();
 }
 
 xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {
@@ -841,9 +852,10 @@ void set_num_threads(int threads) {
   guard(&ignored, [&] { at::set_num_threads(threads); });
 }
 
-const xt_torch_api api = {
-    TORCH_VERSION_TEXT, set_num_threads, num_threads, has_dtype,    cuda_count, has_mps,      cuda_memory, manual_seed,
-    tensor_empty,       tensor_foreign,  tensor_mark, tensor_plain, tensor_to,  tensor_equal, op};
+const xt_torch_api api = {TORCH_VERSION_TEXT, set_num_threads, num_threads,    has_dtype,
+                          cuda_count,         has_mps,         cuda_memory,    manual_seed,
+                          tensor_empty,       tensor_foreign,  tensor_storage, tensor_mark,
+                          tensor_plain,       tensor_to,       tensor_equal,   op};
 
 } // namespace
 

@@ -192,4 +192,16 @@ defmodule ExTorch.Native do
           result(ExTorch.Tensor.t() | binary())
   def checkpoint_made_of(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
+
+  # ---- Saving ----
+
+  @spec save_begin(term(), atom(), String.t(), {boolean(), boolean()}, [{String.t(), String.t()}]) ::
+          result({reference(), non_neg_integer()})
+  def save_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(:not_loaded)
+
+  @spec save_open(reference(), binary(), boolean()) :: result(:ok)
+  def save_open(_saving, _path, _fsync), do: :erlang.nif_error(:not_loaded)
+
+  @spec save_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
+  def save_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
 end

@@ -5,11 +5,10 @@ defmodule ExTorch.Checkpoint.Loader do
   import ExTorch.Checkpoint.Access
 
   alias ExTorch.Checkpoint.{Entry, Options, Remote}
-  alias ExTorch.{Error, Memory, Native}
+  alias ExTorch.{Error, Memory, Native, Progress}
 
   # Between two looks at the clock.
   @step_bytes 64 * 1024 * 1024
-  @progress_milliseconds 100
 
   # The whole object with tensors in place; `only` leaves the rest out of dicts, and an entry in lists and tuples. Entries
   # are not made where nobody looks at them.
@@ -81,7 +80,10 @@ defmodule ExTorch.Checkpoint.Loader do
         read_each(ckpt, entries, total)
       end
 
-    with {:ok, tensors, _, _} <- result, do: {:ok, Enum.reverse(tensors)}
+    with {:ok, tensors, _, {progress, _}} <- result do
+      Progress.finish(progress)
+      {:ok, Enum.reverse(tensors)}
+    end
   end
 
   defp load_tensors(ckpt, entries) do
@@ -91,13 +93,18 @@ defmodule ExTorch.Checkpoint.Loader do
   end
 
   defp read_each(%{source: source, resource: resource, options: options} = ckpt, entries, total) do
-    Enum.reduce_while(entries, {:ok, [], %{}, 0}, fn entry, {:ok, done, storages, bytes} ->
+    progress = Progress.new(options.on_progress, total)
+
+    entries
+    |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry, {:ok, done, storages, at} ->
       with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
            {:ok, made} <- Remote.made_of(resource, entry.index, options.verify, offset, data),
            {:ok, tensor} <- place(ckpt, made, entry) do
-        report(options.on_progress, min(bytes + entry.nbytes, total), total)
+        {progress, bytes} = at
+        bytes = bytes + entry.nbytes
+        progress = Progress.report(progress, min(bytes, total))
         storages = Map.put(storages, entry.storage, {offset, data})
-        {:cont, {:ok, [tensor | done], storages, bytes + entry.nbytes}}
+        {:cont, {:ok, [tensor | done], storages, {progress, bytes}}}
       else
         {:error, error} -> {:halt, {:error, located(error, source)}}
       end
@@ -109,7 +116,7 @@ defmodule ExTorch.Checkpoint.Loader do
     with {:ok, {loading, total, logical}} <-
            ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
          :ok <- check_total(ckpt, logical) do
-      case step(ckpt, loading, total, now()) do
+      case step(ckpt, loading, Progress.new(ckpt.options.on_progress, total)) do
         {:collect, _error} when tries > 0 ->
           Memory.collect()
           read_all(ckpt, indices, tries - 1)
@@ -134,18 +141,13 @@ defmodule ExTorch.Checkpoint.Loader do
     end
   end
 
-  defp step(ckpt, loading, total, reported) do
+  defp step(ckpt, loading, progress) do
     case Memory.account(Native.checkpoint_load_step(loading, @step_bytes)) do
       {:ok, {:more, done}} ->
-        if ckpt.options.on_progress && now() - reported >= @progress_milliseconds do
-          report(ckpt.options.on_progress, done, total)
-          step(ckpt, loading, total, now())
-        else
-          step(ckpt, loading, total, reported)
-        end
+        step(ckpt, loading, Progress.report(progress, done))
 
       {:ok, {:done, tensors}} ->
-        report(ckpt.options.on_progress, total, total)
+        Progress.finish(progress)
         {:ok, tensors}
 
       {:collect, error} ->
@@ -155,12 +157,6 @@ defmodule ExTorch.Checkpoint.Loader do
         {:error, located(error, ckpt.source)}
     end
   end
-
-  defp report(nil, _done, _total), do: :ok
-  defp report(fun, done, total) when is_function(fun, 2), do: fun.(done, total)
-  defp report(fun, done, total), do: fun.(%{done: done, total: total})
-
-  defp now, do: System.monotonic_time(:millisecond)
 
   defp place_all(ckpt, tensors, entries) do
     entries

@@ -2,7 +2,7 @@ defmodule ExTorch.Checkpoint.Options do
   @moduledoc false
   # Options of opening and loading, checked once.
 
-  alias ExTorch.{Device, Error}
+  alias ExTorch.{Device, Error, Progress}
 
   @limits [
     pickle_bytes: 64 * 1024 * 1024,
@@ -48,7 +48,7 @@ defmodule ExTorch.Checkpoint.Options do
       raise Error.new(:bad_argument, "offset is a number of bytes, not #{inspect(opts[:offset])}")
     end
 
-    check_progress!(opts[:on_progress])
+    Progress.check!(opts[:on_progress])
     check_device!(opts[:device])
     opts |> Keyword.put(:limits, limits) |> Map.new()
   end
@@ -72,16 +72,6 @@ defmodule ExTorch.Checkpoint.Options do
                 "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
               )
     end
-  end
-
-  defp check_progress!(nil), do: :ok
-  defp check_progress!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
-
-  defp check_progress!(other) do
-    raise Error.new(
-            :bad_argument,
-            "on_progress is a function of done and total, not #{inspect(other)}"
-          )
   end
 
   defp check_device!(fun) when is_function(fun, 1), do: :ok

@@ -1,0 +1,97 @@
+#include "writer.h"
+
+#include <libdeflate.h>
+
+enum {
+  PIECE = 256 << 10, /* is read for its checksum and written while it is in the cache */
+  SMALL = 64 << 10,  /* payloads up to this are gathered with what stands around them */
+  GATHER = 256 << 10
+};
+enum { BEGIN, PAYLOADS, END, OVER };
+
+void xt_writer_begin(xt_writer *w) {
+  w->total = 0;
+  for (size_t i = 0; i < w->count; i++) w->total += w->payloads[i].bytes;
+}
+
+static xt_status flush(xt_writer *w, const xt_sink *sink, xt_error *error) {
+  if (w->out.failed || w->central.failed)
+    return xt_error_set(error, XT_STATUS_no_memory, "no memory for the checkpoint's directory");
+  if (!w->out.size) return XT_STATUS_ok;
+  xt_status status = sink->write(sink->context, w->out.data, w->out.size, error);
+  w->flushed += w->out.size;
+  w->out.size = 0;
+  return status;
+}
+
+static xt_status write_piece(xt_writer *w, const xt_sink *sink, xt_error *error) {
+  const xt_payload *payload = &w->payloads[w->next];
+  size_t size = payload->bytes - w->at < PIECE ? (size_t)(payload->bytes - w->at) : PIECE;
+  const uint8_t *from = w->data + w->at;
+  xt_status status = XT_STATUS_ok;
+  if (w->layout->crc) w->crc = libdeflate_crc32(w->crc, from, size);
+  if (payload->bytes <= SMALL) {
+    xt_buffer_put(&w->out, from, size);
+  } else {
+    status = flush(w, sink, error);
+    if (status == XT_STATUS_ok) status = sink->write(sink->context, from, size, error);
+    w->flushed += size;
+  }
+  w->at += size;
+  w->written += size;
+  return status;
+}
+
+static xt_status begin_payload(xt_writer *w, xt_error *error) {
+  w->at = 0;
+  w->crc = 0;
+  w->data = w->payloads[w->next].data;
+  if (w->layout->before) w->layout->before(w, w->next);
+  if (w->data || !w->payloads[w->next].bytes) return XT_STATUS_ok;
+  return w->fetch(w->context, w->next, &w->data, error);
+}
+
+static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  const xt_payload *payload = &w->payloads[w->next];
+  if (!*begun) status = begin_payload(w, error);
+  *begun = true;
+  while (status == XT_STATUS_ok && w->at < payload->bytes && w->written < stop_at) status = write_piece(w, sink, error);
+  if (status != XT_STATUS_ok || w->at < payload->bytes) return status;
+  if (!payload->data && payload->bytes) w->done(w->context, w->next);
+  if (w->layout->after) w->layout->after(w, w->next, w->crc);
+  w->next++;
+  *begun = false;
+  return w->out.size >= GATHER ? flush(w, sink, error) : status;
+}
+
+xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {
+  uint64_t stop_at = w->written + budget;
+  xt_status status = XT_STATUS_ok;
+  bool begun = w->data != NULL && w->phase == PAYLOADS;
+  *finished = false;
+  if (w->failed) return xt_error_set(error, XT_STATUS_stale, "this save failed before; begin again");
+  if (w->phase == BEGIN) {
+    w->layout->begin(w);
+    w->phase = PAYLOADS;
+  }
+  while (status == XT_STATUS_ok && w->phase == PAYLOADS && w->written < stop_at) {
+    if (w->next == w->count) w->phase = END;
+    else status = write_payload(w, sink, stop_at, &begun, error);
+    if (!begun) w->data = NULL;
+  }
+  if (status == XT_STATUS_ok && w->phase == END) {
+    if (w->layout->end) w->layout->end(w);
+    status = flush(w, sink, error);
+    w->phase = OVER;
+  }
+  w->failed = status != XT_STATUS_ok;
+  *finished = w->phase == OVER && !w->failed;
+  return status;
+}
+
+void xt_writer_free(xt_writer *w) {
+  if (w->data && w->next < w->count && !w->payloads[w->next].data) w->done(w->context, w->next);
+  xt_buffer_free(&w->out);
+  xt_buffer_free(&w->central);
+}

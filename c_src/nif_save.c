@@ -1,0 +1,318 @@
+/* Saving: a term becomes a plan, and the plan is written in steps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/map.h"
+#include "core/memory.h"
+#include "core/outfile.h"
+#include "nif_save.h"
+#include "nif_table.h"
+#include "nif_tensor.h"
+#include "term.h"
+#include "term_pickle.h"
+
+static ErlNifResourceType *saving_type;
+
+/* All that a save holds; the reaper frees it. */
+typedef struct {
+  xt_reapable reapable; /* first */
+  xt_save_tensors tensors;
+  xt_pickler pickle;
+  xt_writer writer;
+  xt_outfile file;
+  char *root;
+  xt_named_tensor *names; /* safetensors */
+  xt_buffer texts, metadata;
+  xt_tensor *staged; /* what was fetched */
+  bool sync;
+} saving;
+
+typedef struct {
+  atomic_flag busy;
+  saving *saving;
+} saving_resource;
+
+static void free_saving(xt_reapable *self) {
+  saving *s = (saving *)self;
+  xt_writer_free(&s->writer);
+  xt_outfile_close(&s->file);
+  xt_save_free(&s->tensors);
+  xt_pickler_free(&s->pickle);
+  xt_buffer_free(&s->texts);
+  xt_buffer_free(&s->metadata);
+  free(s->names);
+  free(s->root);
+  free(s);
+}
+
+static void saving_destroyed(ErlNifEnv *env, void *object) {
+  saving_resource *resource = object;
+  (void)env;
+  if (resource->saving) xt_reaper_push(&resource->saving->reapable);
+}
+
+bool xt_saving_load(ErlNifEnv *env) {
+  ErlNifResourceTypeInit init = {.dtor = saving_destroyed};
+  saving_type = enif_open_resource_type_x(env, "extorch_saving", &init, ERL_NIF_RT_CREATE, NULL);
+  return saving_type != NULL;
+}
+
+/* ---- The plan ---- */
+
+static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
+  saving *s = context;
+  return xt_save_fetch(&s->tensors, payload, &s->staged, data, error);
+}
+
+static void fetched_done(void *context, size_t payload) {
+  saving *s = context;
+  (void)payload;
+  if (s->staged) xt_tensor_drop(s->staged);
+  s->staged = NULL;
+}
+
+static xt_status no_memory(xt_error *error) { return xt_error_set(error, XT_STATUS_no_memory, "no memory to save"); }
+
+static xt_status plan_pickle(ErlNifEnv *env, saving *s, ERL_NIF_TERM term, xt_error *error) {
+  bool legacy = s->writer.layout == &xt_write_legacy;
+  xt_status status = xt_term_collect(env, term, &s->tensors, error);
+  if (status == XT_STATUS_ok) status = xt_save_plan(&s->tensors, error);
+  if (status == XT_STATUS_ok) status = xt_term_pickle(env, term, &s->tensors, legacy, &s->pickle, error);
+  if (status == XT_STATUS_ok && legacy) status = xt_save_sort(&s->tensors, error);
+  s->writer.payloads = s->tensors.payloads;
+  s->writer.count = s->tensors.payload_count;
+  s->writer.pickle = s->pickle.out.data;
+  s->writer.pickle_size = s->pickle.out.size;
+  s->writer.root = s->root;
+  return status;
+}
+
+/* [{name, tensor}], sorted as the format likes it: each tensor is written by itself. */
+static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_error *error) {
+  ERL_NIF_TERM head;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  unsigned count;
+  size_t i = 0;
+  ErlNifBinary name;
+  xt_tensor_resource *resource;
+  xt_tensor *handle;
+  enif_get_list_length(env, list, &count);
+  s->names = calloc(count + 1, sizeof *s->names);
+  s->tensors.payloads = calloc(count + 1, sizeof *s->tensors.payloads);
+  s->tensors.payload_view = calloc(count + 1, sizeof *s->tensors.payload_view);
+  if (!s->names || !s->tensors.payloads || !s->tensors.payload_view) return no_memory(error);
+  for (ERL_NIF_TERM rest = list; enif_get_list_cell(env, rest, &head, &rest); i++) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
+        !xt_get_tensor(env, pair[1], &resource))
+      return xt_error_set(error, XT_STATUS_bad_argument, "safetensors holds names and tensors");
+    xt_status status = xt_tensor_take(resource, &handle, error);
+    if (status == XT_STATUS_ok) status = xt_save_add(&s->tensors, handle, error);
+    if (status != XT_STATUS_ok) return status;
+    const xt_tensor_info *info = &handle->info;
+    if (s->tensors.tensors[i].kind != XT_SAVE_STRIDED || !xt_safetensors_dtype(info->dtype))
+      return xt_error_set(error, XT_STATUS_unsupported,
+                          "%.*s: safetensors has no %s; use another format, or convert it first",
+                          (int)(name.size < 200 ? name.size : 200), name.data,
+                          s->tensors.tensors[i].kind == XT_SAVE_STRIDED ? xt_dtype_get(info->dtype)->name
+                                                                        : "sparse, quantized or meta tensors");
+    size_t at = s->texts.size;
+    xt_buffer_put(&s->texts, name.data, name.size);
+    s->names[i] = (xt_named_tensor){(const char *)at, name.size, info->dtype, info->ndim, info->sizes};
+    xt_payload *payload = &s->tensors.payloads[i];
+    payload->dtype = info->dtype;
+    payload->numel = info->numel;
+    payload->bytes = (uint64_t)info->numel * xt_dtype_get(info->dtype)->size;
+    bool as_it_is = info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU;
+    payload->data = as_it_is && payload->bytes ? info->data : NULL;
+    s->tensors.payload_view[i] = i;
+  }
+  if (s->texts.failed) return no_memory(error);
+  for (size_t n = 0; n < i; n++) s->names[n].name = (const char *)s->texts.data + (uintptr_t)s->names[n].name;
+  s->writer.payloads = s->tensors.payloads;
+  s->writer.count = s->tensors.payload_count = i;
+  s->writer.tensors = s->names;
+  s->writer.metadata = &s->metadata;
+  return XT_STATUS_ok;
+}
+
+typedef struct {
+  uintptr_t from, to;
+  size_t index;
+} range;
+
+static int by_address(const void *a, const void *b) {
+  const range *x = a, *y = b;
+  return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* A reader would not know that two tensors were one. */
+static xt_status check_shared(const saving *s, xt_error *error) {
+  size_t count = 0;
+  range *ranges = calloc(s->writer.count + 1, sizeof *ranges);
+  xt_status status = XT_STATUS_ok;
+  if (!ranges) return no_memory(error);
+  for (size_t i = 0; i < s->writer.count; i++) {
+    const xt_tensor_info *info = &s->tensors.tensors[i].tensor->info;
+    if (info->plain && info->span)
+      ranges[count++] = (range){(uintptr_t)info->data, (uintptr_t)info->data + info->span, i};
+  }
+  qsort(ranges, count, sizeof *ranges, by_address);
+  for (size_t i = 1; i < count && status == XT_STATUS_ok; i++) {
+    const xt_named_tensor *a = &s->names[ranges[i - 1].index], *b = &s->names[ranges[i].index];
+    if (ranges[i].from < ranges[i - 1].to)
+      status = xt_error_set(error, XT_STATUS_bad_argument,
+                            "%.*s and %.*s share memory, which safetensors cannot say; save one of them, or write the "
+                            "bytes twice with duplicate: true",
+                            (int)(a->name_size < 200 ? a->name_size : 200), a->name,
+                            (int)(b->name_size < 200 ? b->name_size : 200), b->name);
+    if (ranges[i].to < ranges[i - 1].to) ranges[i].to = ranges[i - 1].to, ranges[i].index = ranges[i - 1].index;
+  }
+  free(ranges);
+  return status;
+}
+
+static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_buffer *out) {
+  ERL_NIF_TERM head;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  ErlNifBinary text;
+  while (enif_get_list_cell(env, list, &head, &list)) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2) return false;
+    for (int i = 0; i < 2; i++) {
+      if (!enif_inspect_binary(env, pair[i], &text)) return false;
+      xt_buffer_put(out, &text.size, sizeof text.size);
+      xt_buffer_put(out, text.data, text.size);
+    }
+  }
+  return enif_is_empty_list(env, list);
+}
+
+static const xt_layout_writer *get_layout(ERL_NIF_TERM format) {
+  if (format == xt_am_zip) return &xt_write_zip;
+  if (format == xt_am_legacy) return &xt_write_legacy;
+  if (format == xt_am_streaming) return &xt_write_stream;
+  return format == xt_am_safetensors ? &xt_write_safetensors : NULL;
+}
+
+/* save_begin(term, format, root folder, {compact?, duplicate?}, [{metadata's key, value}])
+ *   :: {:ok, {saving, payload bytes}, 0} | {:error, e}
+ *
+ * For safetensors the term is a list of {name, tensor}. */
+ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifBinary root;
+  xt_error error;
+  bool compact, duplicate;
+  const ERL_NIF_TERM *flags;
+  int arity;
+  const xt_layout_writer *layout = get_layout(argv[1]);
+  (void)argc;
+  if (!layout || !enif_inspect_binary(env, argv[2], &root) || !enif_get_tuple(env, argv[3], &arity, &flags) ||
+      arity != 2 || !xt_get_bool(env, flags[0], &compact) || !xt_get_bool(env, flags[1], &duplicate) ||
+      !enif_is_list(env, argv[4]))
+    return enif_make_badarg(env);
+  saving_resource *resource = enif_alloc_resource(saving_type, sizeof *resource);
+  atomic_flag_clear(&resource->busy);
+  saving *s = resource->saving = calloc(1, sizeof *s);
+  ERL_NIF_TERM term = enif_make_resource(env, resource);
+  enif_release_resource(resource);
+  if (!s) return xt_make_error(env, (no_memory(&error), &error));
+  s->reapable.run = free_saving;
+  s->file.fd = s->file.folder = -1;
+  s->tensors.compact = compact;
+  s->writer.layout = layout;
+  s->writer.fetch = fetch;
+  s->writer.done = fetched_done;
+  s->writer.context = s;
+  s->root = strndup((const char *)root.data, root.size);
+  xt_status status = s->root ? XT_STATUS_ok : no_memory(&error);
+  if (status == XT_STATUS_ok && !get_metadata(env, argv[4], &s->metadata)) return enif_make_badarg(env);
+  if (status == XT_STATUS_ok)
+    status =
+        layout == &xt_write_safetensors ? plan_named(env, s, argv[0], &error) : plan_pickle(env, s, argv[0], &error);
+  if (status == XT_STATUS_ok && layout == &xt_write_safetensors && !duplicate) status = check_shared(s, &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_writer_begin(&s->writer);
+  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, s->writer.total)));
+}
+
+/* ---- Into a file ---- */
+
+static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saving_resource **out) {
+  return enif_get_resource(env, term, saving_type, (void **)out) && (*out)->saving;
+}
+
+static ERL_NIF_TERM busy(ErlNifEnv *env) {
+  xt_error error;
+  xt_error_set(&error, XT_STATUS_busy, "another process is going on with this save");
+  return xt_make_error(env, &error);
+}
+
+/* save_open(saving, path, fsync?) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_save_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifBinary text;
+  char path[4096];
+  xt_error error;
+  (void)argc;
+  if (!get_saving(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &text) || text.size >= sizeof path ||
+      memchr(text.data, 0, text.size) || resource->saving->file.fd >= 0)
+    return enif_make_badarg(env);
+  memcpy(path, text.data, text.size);
+  path[text.size] = 0;
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  resource->saving->sync = argv[2] == xt_am_true;
+  xt_status status = xt_outfile_open(&resource->saving->file, path, &error);
+  if (status != XT_STATUS_ok) xt_outfile_close(&resource->saving->file);
+  atomic_flag_clear(&resource->busy);
+  return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
+}
+
+typedef struct {
+  saving *saving;
+  ErlNifEnv *env;
+  uint64_t since; /* bytes since the caller was looked for */
+} sink_context;
+
+static xt_status write_file(void *context, const void *data, size_t size, xt_error *error) {
+  sink_context *c = context;
+  c->since += size;
+  if (c->since > 4 << 20) {
+    c->since = 0;
+    if (!enif_is_current_process_alive(c->env)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
+  }
+  return xt_outfile_write(&c->saving->file, data, size, error);
+}
+
+/* Zeros stand for the pages that a mapped file lost: better no file than that. */
+static xt_status check_memory(const saving *s, xt_error *error) {
+  if (!atomic_load(&xt_memory_live.mapped)) return XT_STATUS_ok;
+  for (size_t i = 0; i < s->writer.count; i++)
+    if (s->writer.payloads[i].data && xt_map_poisoned(s->writer.payloads[i].data, s->writer.payloads[i].bytes))
+      return xt_error_set(error, XT_STATUS_file_changed,
+                          "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
+  return XT_STATUS_ok;
+}
+
+/* save_step(saving, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e}     the last step commits */
+ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifUInt64 budget;
+  xt_error error;
+  bool finished = false;
+  (void)argc;
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd < 0)
+    return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  saving *s = resource->saving;
+  sink_context context = {s, env, 0};
+  xt_sink sink = {write_file, &context};
+  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
+  if (status == XT_STATUS_ok && finished) status = xt_outfile_commit(&s->file, s->sync, &error);
+  if (status != XT_STATUS_ok || finished) xt_outfile_close(&s->file);
+  uint64_t done = s->writer.written;
+  atomic_flag_clear(&resource->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, finished ? xt_am_done : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}

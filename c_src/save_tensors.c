@@ -1,0 +1,270 @@
+#include "save_tensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/node.h"
+#include "nif_tensor.h"
+
+static xt_status no_memory(xt_error *error) {
+  return xt_error_set(error, XT_STATUS_no_memory, "no memory to list the tensors");
+}
+
+/* ---- Lists ---- */
+
+static void *grow(void *list, size_t count, size_t *room, size_t size) {
+  if (count < *room) return list;
+  size_t wanted = *room ? 2 * *room : 16;
+  void *grown = realloc(list, wanted * size);
+  if (grown) *room = wanted;
+  return grown;
+}
+
+static xt_save_view *new_view(xt_save_tensors *s) {
+  void *grown = grow(s->views, s->view_count, &s->view_room, sizeof *s->views);
+  if (!grown) return NULL;
+  s->views = grown;
+  xt_save_view *view = &s->views[s->view_count++];
+  memset(view, 0, sizeof *view);
+  return view;
+}
+
+static xt_save_tensor *new_tensor(xt_save_tensors *s) {
+  void *grown = grow(s->tensors, s->tensor_count, &s->tensor_room, sizeof *s->tensors);
+  if (!grown) return NULL;
+  s->tensors = grown;
+  xt_save_tensor *tensor = &s->tensors[s->tensor_count++];
+  memset(tensor, 0, sizeof *tensor);
+  return tensor;
+}
+
+/* ---- What a tensor is made of ---- */
+
+/* The handle is taken over. */
+static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *handle, xt_error *error) {
+  xt_save_view *view = new_view(s);
+  if (!view) {
+    xt_tensor_drop(handle);
+    return no_memory(error);
+  }
+  const xt_tensor_info *info = &handle->info;
+  size_t item = xt_dtype_get(info->dtype)->size;
+  view->handle = handle;
+  view->dtype = info->dtype;
+  view->staged = !info->plain || info->device.type != XT_DEVICE_CPU;
+  t->views[t->view_count++] = s->view_count - 1;
+  if (view->staged) {
+    view->bytes = (uint64_t)info->numel * item;
+    return XT_STATUS_ok;
+  }
+  const void *base = info->data;
+  size_t bytes = info->span;
+  if (!s->compact) xt_torch->tensor_storage(handle, &base, &bytes);
+  if ((uintptr_t)base > (uintptr_t)info->data || bytes % item) base = info->data, bytes = info->span;
+  view->data = (uintptr_t)info->data;
+  view->base = (uintptr_t)base;
+  view->bytes = bytes / item * item;
+  if (!info->numel) view->data = view->base; /* an empty one may begin anywhere */
+  return XT_STATUS_ok;
+}
+
+static xt_status call(const char *name, xt_tensor *tensor, xt_value *out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
+  xt_op_call op = {.name = name, .args = &arg, .arg_count = 1};
+  size_t count = 0;
+  xt_status status = xt_torch->op(&op, &arena, &results, &count, error);
+  if (status == XT_STATUS_ok && count) *out = results[0];
+  xt_arena_free(&arena);
+  return status;
+}
+
+static xt_status add_part(xt_save_tensors *s, size_t tensor, const char *name, xt_error *error) {
+  xt_value made = {.kind = XT_VALUE_NIL};
+  xt_status status = call(name, s->tensors[tensor].tensor, &made, error);
+  return status == XT_STATUS_ok ? add_view(s, &s->tensors[tensor], made.tensor, error) : status;
+}
+
+static xt_status add_sparse(xt_save_tensors *s, size_t i, xt_error *error) {
+  static const char *const coo[] = {"aten::_indices", "aten::_values", NULL};
+  static const char *const rows[] = {"aten::crow_indices", "aten::col_indices", "aten::values", NULL};
+  static const char *const columns[] = {"aten::ccol_indices", "aten::row_indices", "aten::values", NULL};
+  uint8_t layout = s->tensors[i].tensor->info.layout;
+  const char *const *parts = layout == XT_LAYOUT_COO                              ? coo
+                             : layout == XT_LAYOUT_CSR || layout == XT_LAYOUT_BSR ? rows
+                             : layout == XT_LAYOUT_CSC || layout == XT_LAYOUT_BSC ? columns
+                                                                                  : NULL;
+  if (!parts) return xt_error_set(error, XT_STATUS_unsupported, "a tensor of this layout cannot be saved");
+  xt_status status = XT_STATUS_ok;
+  s->tensors[i].kind = XT_SAVE_SPARSE;
+  for (; *parts && status == XT_STATUS_ok; parts++) status = add_part(s, i, *parts, error);
+  xt_value coalesced = {.kind = XT_VALUE_BOOL};
+  if (status == XT_STATUS_ok && layout == XT_LAYOUT_COO)
+    status = call("aten::is_coalesced", s->tensors[i].tensor, &coalesced, error);
+  s->tensors[i].coalesced = coalesced.kind == XT_VALUE_BOOL && coalesced.boolean;
+  return status;
+}
+
+static xt_status add_quantized(xt_save_tensors *s, size_t i, xt_error *error) {
+  xt_value scale = {.kind = XT_VALUE_NIL}, zero = scale, axis = scale;
+  xt_tensor *tensor = s->tensors[i].tensor;
+  s->tensors[i].kind = XT_SAVE_QUANTIZED;
+  xt_status status = add_part(s, i, "aten::int_repr", error);
+  if (status != XT_STATUS_ok) return status;
+  if (tensor->info.scheme == 2) {
+    status = add_part(s, i, "aten::q_per_channel_scales", error);
+    if (status == XT_STATUS_ok) status = add_part(s, i, "aten::q_per_channel_zero_points", error);
+    if (status == XT_STATUS_ok) status = call("aten::q_per_channel_axis", tensor, &axis, error);
+    s->tensors[i].axis = axis.integer;
+    return status;
+  }
+  if (tensor->info.scheme != 1)
+    return xt_error_set(error, XT_STATUS_unsupported, "a tensor that is quantized in this way cannot be saved");
+  status = call("aten::q_scale", tensor, &scale, error);
+  if (status == XT_STATUS_ok) status = call("aten::q_zero_point", tensor, &zero, error);
+  s->tensors[i].scale = scale.number;
+  s->tensors[i].zero_point = zero.integer;
+  return status;
+}
+
+xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_error *error) {
+  xt_save_tensor *t = new_tensor(s);
+  if (!t) {
+    xt_tensor_drop(tensor);
+    return no_memory(error);
+  }
+  t->tensor = tensor;
+  const xt_tensor_info *info = &tensor->info;
+  if (info->layout != XT_LAYOUT_STRIDED) return add_sparse(s, s->tensor_count - 1, error);
+  if (info->device.type == XT_DEVICE_META) {
+    t->kind = XT_SAVE_META;
+    return XT_STATUS_ok;
+  }
+  if (info->scheme) return add_quantized(s, s->tensor_count - 1, error);
+  return add_view(s, t, xt_tensor_keep(tensor), error);
+}
+
+xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dtype, xt_error *error) {
+  ErlNifBinary bytes;
+  if (!s->binaries) s->binaries = enif_alloc_env();
+  xt_save_tensor *t = new_tensor(s);
+  xt_save_view *view = t ? new_view(s) : NULL;
+  if (!view || !s->binaries) return no_memory(error);
+  if (!enif_inspect_binary(s->binaries, enif_make_copy(s->binaries, binary), &bytes)) return no_memory(error);
+  t->views[t->view_count++] = s->view_count - 1;
+  view->dtype = dtype;
+  view->base = view->data = (uintptr_t)bytes.data;
+  view->bytes = bytes.size;
+  return XT_STATUS_ok;
+}
+
+/* ---- Which bytes are written once ---- */
+
+typedef struct {
+  xt_save_view view;
+  size_t index;
+} sortable;
+
+/* Views that can share a storage stand together: of one dtype, and a whole number of elements apart. */
+static int by_memory(const void *a, const void *b) {
+  const xt_save_view *x = &((const sortable *)a)->view, *y = &((const sortable *)b)->view;
+  if (x->staged != y->staged) return x->staged - y->staged;
+  if (x->dtype != y->dtype) return (int)x->dtype - (int)y->dtype;
+  size_t item = xt_dtype_get(x->dtype)->size;
+  if (x->base % item != y->base % item) return x->base % item < y->base % item ? -1 : 1;
+  if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  return ((const sortable *)a)->index < ((const sortable *)b)->index ? -1 : 1;
+}
+
+static bool shares(const xt_save_view *view, const xt_save_view *group, uintptr_t end) {
+  size_t item = xt_dtype_get(view->dtype)->size;
+  return !view->staged && !group->staged && view->dtype == group->dtype && view->bytes && group->bytes &&
+         view->base % item == group->base % item && view->base < end;
+}
+
+typedef struct {
+  uintptr_t base, end;
+  size_t key; /* 1 + number, in the order of the first view; 0: none yet */
+} group;
+
+static int by_key(const void *a, const void *b) {
+  return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
+}
+
+/* Groups of views, then payloads in the order their first view was met. */
+static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_t *group_of, xt_error *error) {
+  size_t count = 0;
+  for (size_t i = 0; i < s->view_count; i++) sorted[i] = (sortable){s->views[i], i};
+  qsort(sorted, s->view_count, sizeof *sorted, by_memory);
+  for (size_t i = 0; i < s->view_count; i++) {
+    const xt_save_view *view = &sorted[i].view;
+    bool joins = i && shares(view, &sorted[i - 1].view, groups[count - 1].end);
+    if (!joins) groups[count++] = (group){view->base, view->base + view->bytes, 0};
+    else if (view->base + view->bytes > groups[count - 1].end) groups[count - 1].end = view->base + view->bytes;
+    group_of[sorted[i].index] = count - 1;
+  }
+  s->payloads = calloc(count + 1, sizeof *s->payloads);
+  s->payload_view = calloc(count + 1, sizeof *s->payload_view);
+  if (!s->payloads || !s->payload_view) return no_memory(error);
+  for (size_t i = 0; i < s->view_count; i++) {
+    xt_save_view *view = &s->views[i];
+    group *g = &groups[group_of[i]];
+    size_t item = xt_dtype_get(view->dtype)->size;
+    if (!g->key) {
+      g->key = ++s->payload_count;
+      xt_payload *p = &s->payloads[g->key - 1];
+      snprintf(p->key, sizeof p->key, "%zu", g->key - 1);
+      p->dtype = view->dtype;
+      p->bytes = view->staged ? view->bytes : g->end - g->base;
+      p->numel = (int64_t)(p->bytes / item);
+      p->data = view->staged ? NULL : (const uint8_t *)g->base;
+      s->payload_view[g->key - 1] = i;
+    }
+    view->payload = g->key - 1;
+    view->offset = view->staged ? 0 : (int64_t)((view->data - g->base) / item);
+  }
+  return XT_STATUS_ok;
+}
+
+xt_status xt_save_plan(xt_save_tensors *s, xt_error *error) {
+  sortable *order = calloc(s->view_count + 1, sizeof *order);
+  group *groups = calloc(s->view_count + 1, sizeof *groups);
+  size_t *group_of = calloc(s->view_count + 1, sizeof *group_of);
+  xt_status status = order && groups && group_of ? plan(s, order, groups, group_of, error) : no_memory(error);
+  free(order);
+  free(groups);
+  free(group_of);
+  return status;
+}
+
+xt_status xt_save_sort(xt_save_tensors *s, xt_error *error) {
+  size_t *views = calloc(s->payload_count + 1, sizeof *views);
+  if (!views) return no_memory(error);
+  qsort(s->payloads, s->payload_count, sizeof *s->payloads, by_key);
+  for (size_t i = 0; i < s->payload_count; i++) views[i] = s->payload_view[strtoull(s->payloads[i].key, NULL, 10)];
+  free(s->payload_view);
+  s->payload_view = views;
+  return XT_STATUS_ok;
+}
+
+xt_status xt_save_fetch(xt_save_tensors *s, size_t payload, xt_tensor **staged, const uint8_t **data, xt_error *error) {
+  const xt_save_view *view = &s->views[s->payload_view[payload]];
+  xt_status status = xt_torch->tensor_plain(view->handle, staged, error);
+  if (status == XT_STATUS_ok) *data = (*staged)->info.data;
+  return status;
+}
+
+void xt_save_free(xt_save_tensors *s) {
+  for (size_t i = 0; i < s->tensor_count; i++)
+    if (s->tensors[i].tensor) xt_tensor_drop(s->tensors[i].tensor);
+  for (size_t i = 0; i < s->view_count; i++)
+    if (s->views[i].handle) xt_tensor_drop(s->views[i].handle);
+  if (s->binaries) enif_free_env(s->binaries);
+  free(s->tensors);
+  free(s->views);
+  free(s->payloads);
+  free(s->payload_view);
+  memset(s, 0, sizeof *s);
+}

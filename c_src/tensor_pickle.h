@@ -1,0 +1,25 @@
+/* Tensors in pickles: the calls of torch._utils that make them again. */
+#ifndef XT_TENSOR_PICKLE_H
+#define XT_TENSOR_PICKLE_H
+
+#include "core/pickler.h"
+#include "save_tensors.h"
+
+/* function · args · REDUCE */
+void xt_put_saved_tensor(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, bool views);
+
+/* Its two parts: the function's name, and the tuple of arguments. */
+void xt_put_saved_function(xt_pickler *p, const xt_save_tensor *tensor);
+void xt_put_saved_args(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, bool views);
+
+/* A tensor of a dtype that the linked LibTorch lacks. */
+void xt_put_saved_bytes(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, xt_dtype dtype,
+                        const int64_t *sizes, const int64_t *strides, int ndim, bool views);
+
+/* "f4" of float32; false where numpy has no such dtype. */
+bool xt_numpy_code(xt_dtype dtype, char code[8]);
+/* A number as the bytes of that dtype; false when it does not fit. */
+bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]);
+void xt_put_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes);
+
+#endif
