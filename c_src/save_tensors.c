@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/node.h"
+#include "core/pickler.h"
 #include "nif_tensor.h"
 
 static xt_status no_memory(xt_error *error) {
@@ -218,7 +219,7 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
       snprintf(p->key, sizeof p->key, "%zu", g->key - 1);
       p->dtype = view->dtype;
       p->bytes = view->staged ? view->bytes : g->end - g->base;
-      p->numel = (int64_t)(p->bytes / item);
+      p->numel = (int64_t)(xt_storage_class(view->dtype) ? p->bytes / item : p->bytes); /* untyped ones count bytes */
       p->data = view->staged ? NULL : (const uint8_t *)g->base;
       s->payload_view[g->key - 1] = i;
     }

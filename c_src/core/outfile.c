@@ -140,13 +140,13 @@ xt_status xt_outfile_open(xt_outfile *f, const char *path, xt_error *error) {
 xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_error *error) {
   const char *at = data;
   while (size) {
-    ssize_t wrote = write(f->fd, at, size);
+    ssize_t wrote = pwrite(f->fd, at, size, f->at);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0 && errno == EFAULT)
       return xt_error_set(error, XT_STATUS_file_changed,
                           "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
     if (wrote < 0) return failed(error, "written", errno);
-    at += wrote, size -= (size_t)wrote;
+    at += wrote, size -= (size_t)wrote, f->at += wrote;
   }
   return XT_STATUS_ok;
 }
@@ -177,7 +177,10 @@ static bool show(xt_outfile *f) {
 xt_status xt_outfile_commit(xt_outfile *f, bool sync, xt_error *error) {
   if (sync && fsync(f->fd)) return failed(error, "written to the disk", errno);
   if (!show(f)) return failed(error, "put in its place", errno);
-  if (sync && fsync(f->folder) && errno != EINVAL) return failed(error, "written to the disk", errno);
+  if (sync && fsync(f->folder) && errno != EINVAL)
+    return xt_error_set(error, XT_STATUS_io,
+                        "the new file is whole and in its place, but its folder could not be written to the disk: %s",
+                        strerror(errno));
   return XT_STATUS_ok;
 }
 

@@ -13,6 +13,7 @@
 
 typedef struct {
   int fd, folder;
+  off_t at;
   char *path; /* of the file itself: links are resolved */
   char *name; /* its last part */
   char temporary[48];

@@ -94,4 +94,37 @@ defmodule ExTorch.Test.Zip do
        central[:size]::little-32, byte_size(central[:name])::little-16, 0::16, 0::16, 0::16,
        0::16, 0::32, central[:offset]::little-32, central[:name]::binary>>}
   end
+
+  @doc "The records of a zip as its directory has them, and where the data of each begins."
+  def records(zip) do
+    {at, _} = zip |> :binary.matches(<<"PK", 5, 6>>) |> List.last()
+    <<_::binary-size(at), "PK", 5, 6, _::64, size::little-32, offset::little-32, _::binary>> = zip
+    zip |> binary_part(offset, size) |> entries(zip)
+  end
+
+  defp entries(<<>>, _zip), do: []
+
+  defp entries(
+         <<"PK", 1, 2, made::little-16, needed::little-16, flags::little-16, method::little-16,
+           _time::32, crc::little-32, _packed::little-32, size::little-32, name_size::little-16,
+           extra::little-16, comment::little-16, _::64, header::little-32,
+           name::binary-size(name_size), _::binary-size(extra), _::binary-size(comment),
+           rest::binary>>,
+         zip
+       ) do
+    <<_::binary-size(header), "PK", 3, 4, _::binary-22, local_name::little-16,
+      local_extra::little-16, _::binary>> = zip
+
+    entry = %{
+      name: name,
+      version: {made, needed},
+      flags: flags,
+      method: method,
+      crc: crc,
+      size: size,
+      data: header + 30 + local_name + local_extra
+    }
+
+    [entry | entries(rest, zip)]
+  end
 end
