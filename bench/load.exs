@@ -7,14 +7,14 @@ path = Data.write(Path.join(Data.dir(), "llm.pt"), Data.llm_sizes(), 2, "HalfSto
 size = File.stat!(path).size
 
 # In C: a loop in Python would not be the limit.
-read_loop = Path.join(Data.dir(), "read_loop")
+limits = Path.join(Data.dir(), "limits")
 
 {_, 0} =
   System.cmd(System.get_env("CC", "cc"), [
     "-O2",
     "-o",
-    read_loop,
-    Path.join(__DIR__, "read_loop.c")
+    limits,
+    Path.join(__DIR__, "limits.c")
   ])
 
 torch = """
@@ -27,12 +27,12 @@ print((time.perf_counter() - t) * 1000)
 
 # In a fresh VM: the load, the largest memory during it, and a ticker that wants to run every millisecond.
 ours = """
-[path, mode, read_loop] = System.argv()
+[path, mode, limits] = System.argv()
 rss = fn name -> [_, kb] = Regex.run(~r/\#{name}:\\s+(\\d+) kB/, File.read!("/proc/self/status")); String.to_integer(kb) end
 ExTorch.info()
 base = rss.("VmRSS")
 me = self()
-System.cmd(read_loop, ["-3000000000"])
+System.cmd(limits, ["-3000000000"])
 
 ticker =
   spawn_link(fn ->
@@ -64,7 +64,7 @@ fresh = fn mode ->
       if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
     end)
 
-  {text, 0} = System.cmd("elixir", paths ++ ["-e", ours, path, mode, read_loop])
+  {text, 0} = System.cmd("elixir", paths ++ ["-e", ours, path, mode, limits])
 
   [ms, bytes, worst, 291 = _] =
     text
@@ -75,15 +75,15 @@ fresh = fn mode ->
 end
 
 number = fn text -> text && text |> String.trim() |> String.to_float() end
-plain = fn -> System.cmd(read_loop, [path]) |> elem(0) |> number.() end
+plain = fn -> System.cmd(limits, [path]) |> elem(0) |> number.() end
 middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 
 # The sides take turns, each right after 3 GB were touched and given back: a virtual machine is slow to back memory that
 # was not used lately, which would be the whole figure.
 runs =
   for _ <- 1..5 do
-    System.cmd(read_loop, ["-3000000000"])
-    {plain.(), fresh.("read"), number.(Data.python(torch, [path, read_loop]))}
+    System.cmd(limits, ["-3000000000"])
+    {plain.(), fresh.("read"), number.(Data.python(torch, [path, limits]))}
   end
 
 limit = middle.(Enum.map(runs, &elem(&1, 0)))

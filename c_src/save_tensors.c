@@ -1,7 +1,6 @@
 #include "save_tensors.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +61,7 @@ static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *hand
   }
   const void *base = info->data;
   size_t bytes = info->span;
-  if (!s->compact) xt_torch->tensor_storage(handle, &base, &bytes);
+  if (!s->compact && info->storage) base = info->storage, bytes = info->storage_bytes;
   if ((uintptr_t)base > (uintptr_t)info->data || bytes % item) base = info->data, bytes = info->span;
   view->data = (uintptr_t)info->data;
   view->base = (uintptr_t)base;
@@ -194,6 +193,15 @@ static int by_key(const void *a, const void *b) {
   return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
 }
 
+/* snprintf takes longer than all the rest of a small tensor's plan. */
+static void put_decimal(char *text, size_t room, size_t number) {
+  char digits[24];
+  size_t count = 0;
+  do digits[count++] = (char)('0' + number % 10);
+  while (number /= 10);
+  for (size_t i = 0; i < count && i + 1 < room; i++) text[i] = digits[count - 1 - i];
+}
+
 /* Groups of views, then payloads in the order their first view was met. */
 static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_t *group_of, xt_error *error) {
   size_t count = 0;
@@ -216,7 +224,7 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
     if (!g->key) {
       g->key = ++s->payload_count;
       xt_payload *p = &s->payloads[g->key - 1];
-      snprintf(p->key, sizeof p->key, "%zu", g->key - 1);
+      put_decimal(p->key, sizeof p->key, g->key - 1);
       p->dtype = view->dtype;
       p->bytes = view->staged ? view->bytes : g->end - g->base;
       p->numel = (int64_t)(xt_storage_class(view->dtype) ? p->bytes / item : p->bytes); /* untyped ones count bytes */

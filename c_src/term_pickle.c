@@ -402,11 +402,11 @@ static xt_status put_scalar(walker *w, const task *t) {
 static xt_status put_tensor(walker *w, const task *t) {
   xt_tensor_resource *resource;
   xt_tensor *handle;
-  if (!xt_get_tensor(w->env, t->term, &resource)) return refuse(w, t, "a tensor without its resource");
-  if (is_writing(w)) {
+  if (is_writing(w)) { /* the first walk had it in hand */
     xt_put_saved_tensor(w->out, w->known, &w->known->tensors[w->next++], w->views);
     return XT_STATUS_ok;
   }
+  if (!xt_get_tensor(w->env, t->term, &resource)) return refuse(w, t, "a tensor without its resource");
   xt_status status = xt_tensor_take(resource, &handle, w->error);
   if (status == XT_STATUS_ok) status = xt_save_add(w->collect, handle, w->error);
   if (status == XT_STATUS_released || status == XT_STATUS_unsupported) {

@@ -94,20 +94,23 @@ static void begin(xt_writer *w) {
   put_small(w, "byteorder", "little", 6);
 }
 
-static void record_name(const xt_writer *w, size_t i, char *name, size_t room) {
-  snprintf(name, room, "data/%s", w->payloads[i].key);
+enum { NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
+
+static void record_name(const xt_writer *w, size_t i, char name[NAME]) {
+  memcpy(name, "data/", 5);
+  memcpy(name + 5, w->payloads[i].key, sizeof w->payloads[i].key);
 }
 
 static void before(xt_writer *w, size_t i) {
-  char name[64];
-  record_name(w, i, name, sizeof name);
+  char name[NAME];
+  record_name(w, i, name);
   w->header = xt_writer_at(w);
   put_header(w, name, w->payloads[i].bytes);
 }
 
 static void after(xt_writer *w, size_t i, uint32_t crc) {
-  char name[64];
-  record_name(w, i, name, sizeof name);
+  char name[NAME];
+  record_name(w, i, name);
   finish(w, name, w->payloads[i].bytes, crc, w->header);
 }
 

@@ -230,6 +230,11 @@ xt_tensor_info describe(const at::Tensor &tensor) {
   bool addressed = strided && tensor.has_storage() && !tensor.is_meta();
   info.data = addressed ? tensor.data_ptr() : nullptr;
   info.span = addressed ? span_of(tensor) : 0;
+  if (addressed) {
+    const c10::StorageImpl *storage = tensor.storage().unsafeGetStorageImpl();
+    info.storage = storage->data();
+    info.storage_bytes = storage->nbytes();
+  }
   return info;
 }
 
@@ -278,12 +283,6 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
   });
   if (!owned) memory->release(memory->owner);
   return status;
-}
-
-void tensor_storage(const xt_tensor *tensor, const void **data, size_t *bytes) {
-  const c10::Storage &storage = unwrap(tensor).storage();
-  *data = storage.unsafeGetStorageImpl()->data();
-  *bytes = storage.nbytes();
 }
 
 xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {
@@ -852,10 +851,9 @@ void set_num_threads(int threads) {
   guard(&ignored, [&] { at::set_num_threads(threads); });
 }
 
-const xt_torch_api api = {TORCH_VERSION_TEXT, set_num_threads, num_threads,    has_dtype,
-                          cuda_count,         has_mps,         cuda_memory,    manual_seed,
-                          tensor_empty,       tensor_foreign,  tensor_storage, tensor_mark,
-                          tensor_plain,       tensor_to,       tensor_equal,   op};
+const xt_torch_api api = {
+    TORCH_VERSION_TEXT, set_num_threads, num_threads, has_dtype,    cuda_count, has_mps,      cuda_memory, manual_seed,
+    tensor_empty,       tensor_foreign,  tensor_mark, tensor_plain, tensor_to,  tensor_equal, op};
 
 } // namespace
 

@@ -41,10 +41,12 @@ typedef struct {
   const int64_t *strides; /* in elements; NULL for layouts that have none */
   int64_t numel;
   bool plain, contiguous;
-  uint8_t layout; /* c10::Layout, as xt_layout */
-  uint8_t scheme; /* 0: not quantized, 1: per tensor, 2: per channel, 3: otherwise */
-  void *data;     /* the first element, when it has an address; handed out only when plain */
-  size_t span;    /* bytes from it to the end of the last element */
+  uint8_t layout;      /* c10::Layout, as xt_layout */
+  uint8_t scheme;      /* 0: not quantized, 1: per tensor, 2: per channel, 3: otherwise */
+  void *data;          /* the first element, when it has an address; handed out only when plain */
+  size_t span;         /* bytes from it to the end of the last element */
+  const void *storage; /* the whole memory that it is a view of */
+  size_t storage_bytes;
 } xt_tensor_info;
 
 /* A counted handle. What it points to never changes, so `info` is filled once. */
@@ -107,9 +109,6 @@ typedef struct {
 
   xt_status (*tensor_empty)(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
   xt_status (*tensor_foreign)(const xt_foreign *memory, xt_tensor **out, xt_error *error);
-
-  /* The memory of the whole storage that a strided CPU tensor is a view of. */
-  void (*tensor_storage)(const xt_tensor *tensor, const void **data, size_t *bytes);
 
   /* Another handle of the same tensor, for another mark. */
   xt_status (*tensor_mark)(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
