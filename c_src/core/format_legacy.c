@@ -68,7 +68,8 @@ static xt_status read_keys(xt_checkpoint *c, work *w, xt_need *need, xt_error *e
   if (w->list->list.count != c->meaning.storage_count)
     return broken(w->at, error, "it lists another number of storages than its tensors have");
   c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
-  if (!c->records || !xt_records_reserve(&c->directory, w->list->list.count, true)) return xt_opening_no_memory(error);
+  if (!c->records || !xt_records_reserve(&c->directory, &c->arena, w->list->list.count, true))
+    return xt_opening_no_memory(error);
   w->at += size;
   w->end = w->at;
   w->item = 1;

@@ -8,8 +8,8 @@
 #include "json.h"
 
 enum { START, HEADER };
+enum { USUAL = 72 }; /* characters for a tensor; with shorter names there are more */
 enum { PREFIX = 8, MAX_HEADER = 100000000, MAX_DIMS = 64 };
-enum { LEAST = sizeof "\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}," - 1 }; /* of text for a tensor */
 
 typedef struct {
   uint8_t *header;
@@ -158,6 +158,15 @@ static bool count_bits(const described *t, uint64_t bits, uint64_t *out) {
   return true;
 }
 
+/* Nobody points to the records yet, so they may move. */
+static bool room_for_one(xt_checkpoint *c) {
+  xt_records old = c->directory;
+  if (old.count < old.room) return true;
+  if (!xt_records_reserve(&c->directory, &c->arena, 2 * old.room, false)) return false;
+  memcpy(c->directory.list, old.list, old.count * sizeof *old.list);
+  return true;
+}
+
 static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *error) {
   const known *kind = dtype_of(t->dtype);
   uint64_t bits;
@@ -183,6 +192,7 @@ static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *e
   if (status == XT_STATUS_ok)
     status = xt_meaning_contiguous(&c->meaning, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
   if (status != XT_STATUS_ok) return status;
+  if (!room_for_one(c)) return xt_opening_no_memory(error);
   if (!xt_records_add_placed(&c->directory, t->name.data, t->name.size, w->data + (uint64_t)t->begin,
                              (uint64_t)(t->end - t->begin), &taken))
     return xt_opening_no_memory(error);
@@ -236,10 +246,12 @@ static xt_status check_names(const xt_checkpoint *c, xt_error *error) {
 static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
   xt_json j;
   described t;
-  size_t count = w->header_size / LEAST + 1;
+  size_t count = w->header_size / USUAL + 1;
   xt_json_begin(&j, w->header, w->header_size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
-  if (!c->root || !xt_records_reserve(&c->directory, count, false)) return xt_opening_no_memory(error);
+  if (!c->root || !xt_records_reserve(&c->directory, &c->arena, count, false) ||
+      !xt_meaning_reserve(&c->meaning, count))
+    return xt_opening_no_memory(error);
   if (xt_json_object(&j)) {
     while (xt_json_key(&j, &t.name)) {
       xt_status status = XT_STATUS_ok;

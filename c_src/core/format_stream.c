@@ -19,7 +19,7 @@ static xt_status broken(xt_checkpoint *c, xt_error *error, const char *what) {
 
 static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at, xt_error *error) {
   if (list->kind != XT_NODE_LIST) return broken(c, error, "it is no list");
-  if (!xt_records_reserve(&c->directory, list->list.count, true)) return xt_opening_no_memory(error);
+  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_opening_no_memory(error);
   for (size_t i = 0; i < list->list.count; i++) {
     const xt_node *entry = list->list.items[i];
     if (entry->kind != XT_NODE_OBJECT ||

@@ -297,7 +297,8 @@ static xt_status read_count(xt_checkpoint *c, work *w, xt_need *need, xt_error *
     return broken(start, error, "it does not count its storages");
   w->left = count->integer;
   c->state = STORAGE;
-  return xt_records_reserve(&c->directory, (size_t)w->left, true) ? XT_STATUS_ok : xt_opening_no_memory(error);
+  return xt_records_reserve(&c->directory, &c->arena, (size_t)w->left, true) ? XT_STATUS_ok
+                                                                             : xt_opening_no_memory(error);
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {

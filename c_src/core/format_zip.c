@@ -25,7 +25,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     c->state = DIRECTORY;
     return xt_opening_ask(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
   case DIRECTORY:
-    status = xt_zip_read_directory(&w->zip, w->directory, &c->directory, error);
+    status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     return status == XT_STATUS_ok ? xt_archive_begin(c, need, error) : status;
   default: return xt_archive_step(c, need, error);
   }

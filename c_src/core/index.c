@@ -121,26 +121,37 @@ static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "no memory for the index of tensors");
 }
 
+bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count) {
+  xt_index_entry *entries = xt_arena_alloc(arena, count, sizeof *entries);
+  size_t *same = xt_arena_alloc(arena, count, sizeof *same);
+  if (!entries || !same || !xt_table_reserve(&index->names, count)) return false;
+  if (index->count) {
+    memcpy(entries, index->entries, index->count * sizeof *entries);
+    memcpy(same, index->same, index->count * sizeof *same);
+  }
+  index->entries = entries;
+  index->same = same;
+  index->room = count;
+  return true;
+}
+
+/* A tensor whose key in the outermost dict is its whole name: nothing has to be put together. */
+static bool names_itself(const xt_path *path, const xt_node *node) {
+  return node->kind == XT_NODE_TENSOR && path && !path->parent && path->key && path->key->kind == XT_NODE_TEXT;
+}
+
 static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) {
   xt_index *index = w->index;
-  if (index->count == index->room) {
-    size_t room = index->room ? 2 * index->room : 64;
-    xt_index_entry *grown = realloc(index->entries, room * sizeof *grown);
-    if (grown) index->entries = grown;
-    size_t *same = grown ? realloc(index->same, room * sizeof *same) : NULL;
-    if (same) index->same = same;
-    if (!grown || !same) return no_memory(w);
-    index->room = room;
-  }
-  /* a key of the outermost dict is the whole name */
-  bool is_key = path && !path->parent && path->key && path->key->kind == XT_NODE_TEXT && path->key->text.size;
-  const char *name = is_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, w->name.size);
-  bool is_new;
+  if (index->count == index->room && !xt_index_reserve(index, w->arena, index->room ? 2 * index->room : 64))
+    return no_memory(w);
+  bool is_key = names_itself(path, node), is_new;
+  size_t size = is_key ? path->key->text.size : w->name.size;
+  const char *name = is_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, size);
   if (!name || w->name.failed) return no_memory(w);
-  size_t *latest = xt_table_put(&index->names, name, w->name.size, &is_new);
+  size_t *latest = xt_table_put(&index->names, name, size, &is_new);
   if (!latest) return no_memory(w);
   size_t at = index->count++;
-  index->entries[at] = (xt_index_entry){name, w->name.size, path, node->tensor};
+  index->entries[at] = (xt_index_entry){name, size, path, node->tensor};
   index->same[at] = is_new ? 0 : *latest + 1;
   *latest = at;
   return XT_STATUS_ok;
@@ -154,7 +165,7 @@ static uint64_t weight(const walker *w, const xt_node *node) {
   case XT_NODE_RAW_TEXT:
   case XT_NODE_BYTES:
   case XT_NODE_BYTEARRAY: return node->text.size / 256;
-  case XT_NODE_TENSOR: return w->name.size / 256 + w->depth / 8;
+  case XT_NODE_TENSOR: return w->name.size / 256 + w->depth / 8; /* a key that names it was counted itself */
   default: return 0;
   }
 }
@@ -209,6 +220,7 @@ static xt_status visit(walker *w) {
     if (!step) return no_memory(w);
     *step = (xt_path){at->path, child.key, child.position};
     path = step;
+    if (names_itself(step, child.node)) return enter(w, child.node, path, in_key, is_state);
     if (at->path) put(&w->name, ".", 1);
     xt_node position = {.kind = XT_NODE_INT, .integer = child.position};
     put_key(&w->name, child.key ? child.key : &position, 0);
@@ -227,16 +239,7 @@ xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const 
   return status;
 }
 
-bool xt_index_reserve(xt_index *index, size_t count) {
-  index->entries = malloc((count + 1) * sizeof *index->entries);
-  index->same = malloc((count + 1) * sizeof *index->same);
-  index->room = count;
-  return index->entries && index->same && xt_table_reserve(&index->names, count);
-}
-
 void xt_index_free(xt_index *index) {
-  free(index->entries);
-  free(index->same);
   xt_table_free(&index->names);
   *index = (xt_index){0};
 }

@@ -31,7 +31,7 @@ typedef struct {
 } xt_index_limits;
 
 /* Room for so many tensors in an empty index; it grows if there are more. False when there is no memory. */
-bool xt_index_reserve(xt_index *index, size_t count);
+bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count);
 
 /* Adds a tree; walks it: refuses cycles, depth and bombs of shared parts, and lists every tensor. */
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,

@@ -127,15 +127,23 @@ static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_strin
   return true;
 }
 
-/* Characters of a string that need no second look: printable ASCII without quote and backslash. */
-static const bool plain[256] = {[0x20] = 1, 1, [0x23 ... 0x5B] = 1, [0x5D ... 0x7F] = 1};
+/* Eight characters that need no second look: printable ASCII without quote and backslash. Each test leaves its answer
+ * in the top bits of the bytes. */
+static bool all_plain(const uint8_t *at) {
+  const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
+  uint64_t word;
+  memcpy(&word, at, 8);
+  uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
+  uint64_t odd = word | (word - ones * 0x20) | (quote - ones) | (slash - ones);
+  return !(odd & tops);
+}
 
 bool xt_json_text(xt_json *j, xt_json_string *text) {
   if (!take(j, '"')) return xt_json_fail(j, "a string is missing");
   size_t start = j->at;
   bool escaped = false, wide = false;
   for (;; j->at++) {
-    while (j->at < j->size && plain[j->data[j->at]]) j->at++;
+    while (j->size - j->at >= 8 && all_plain(j->data + j->at)) j->at += 8;
     if (j->at >= j->size) return xt_json_fail(j, "a string has no end");
     uint8_t c = j->data[j->at];
     if (c == '"') break;
@@ -155,12 +163,18 @@ bool xt_json_text(xt_json *j, xt_json_string *text) {
 
 static bool is_digit(const xt_json *j) { return j->at < j->size && j->data[j->at] >= '0' && j->data[j->at] <= '9'; }
 
+enum { SAFE_DIGITS = 18 }; /* so many always fit */
+
 bool xt_json_integer(xt_json *j, int64_t *value) {
   bool negative = take(j, '-');
   size_t start = j->at;
   *value = 0;
   for (; is_digit(j); j->at++) {
     int digit = j->data[j->at] - '0';
+    if (j->at - start < SAFE_DIGITS) {
+      *value = *value * 10 + (negative ? -digit : digit);
+      continue;
+    }
     if (__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, negative ? -digit : digit, value))
       return xt_json_fail(j, "an integer is past 64 bits");
   }

@@ -1,10 +1,8 @@
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "meanings.h"
 
 void xt_meaning_free(xt_meaning *meaning) {
-  free(meaning->storages);
   xt_table_free(&meaning->by_key);
   xt_table_free(&meaning->labels);
   meaning->storages = NULL;
@@ -125,14 +123,14 @@ xt_status xt_meaning_global(xt_meaning *m, xt_node *g) {
 
 /* ---- Storages ---- */
 
-static xt_status grow_storages(xt_meaning *m) {
-  if (m->storage_count < m->storage_room) return XT_STATUS_ok;
-  size_t room = m->storage_room ? 2 * m->storage_room : 64;
-  xt_storage *grown = realloc(m->storages, room * sizeof *grown);
-  if (!grown) return xt_meaning_no_memory(m);
+bool xt_meaning_reserve(xt_meaning *m, size_t count) {
+  if (count <= m->storage_room) return true;
+  xt_storage *grown = xt_arena_alloc(m->arena, count, sizeof *grown);
+  if (!grown) return false;
+  if (m->storage_count) memcpy(grown, m->storages, m->storage_count * sizeof *grown);
   m->storages = grown;
-  m->storage_room = room;
-  return XT_STATUS_ok;
+  m->storage_room = count;
+  return true;
 }
 
 xt_status xt_meaning_add_storage(xt_meaning *m, const xt_node *key, const char *location, xt_dtype dtype, int64_t numel,
@@ -140,8 +138,8 @@ xt_status xt_meaning_add_storage(xt_meaning *m, const xt_node *key, const char *
   int64_t bytes;
   if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
     return xt_meaning_corrupt(m, "a storage's size is negative or too large");
-  xt_status status = grow_storages(m);
-  if (status != XT_STATUS_ok) return status;
+  if (m->storage_count == m->storage_room && !xt_meaning_reserve(m, m->storage_room ? 2 * m->storage_room : 64))
+    return xt_meaning_no_memory(m);
   *index = (uint32_t)m->storage_count;
   m->storages[m->storage_count++] = (xt_storage){.key = key->text.data,
                                                  .key_size = key->text.size,

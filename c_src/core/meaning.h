@@ -56,6 +56,9 @@ xt_status xt_meaning_persistent(xt_meaning *meaning, xt_node *id, xt_node **out)
 /* FloatStorage → float32 and so on; XT_DTYPE_COUNT when the class is no storage. Untyped ones count bytes. */
 xt_dtype xt_meaning_storage_dtype(const xt_node *class);
 
+/* Room for so many storages; false when there is no memory. It grows by itself. */
+bool xt_meaning_reserve(xt_meaning *meaning, size_t count);
+
 /* A storage that no persistent id named. `location` is not copied. */
 xt_status xt_meaning_add_storage(xt_meaning *meaning, const xt_node *key, const char *location, xt_dtype dtype,
                                  int64_t numel, uint32_t *index);

@@ -197,7 +197,7 @@ xt_status xt_opening_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *mor
   c->arena.limit = c->arena.used + TREE_BASE + pickle_size * TREE_RATIO;
   uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
   xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
-  if (!xt_index_reserve(&c->index, count)) return xt_opening_no_memory(error);
+  if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_opening_no_memory(error);
   xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
   if (status == XT_STATUS_no_memory && c->arena.exceeded)

@@ -1,10 +1,9 @@
 #include "record.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-bool xt_records_reserve(xt_records *records, size_t count, bool named) {
-  records->list = calloc(count + 1, sizeof *records->list);
+bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named) {
+  records->list = xt_arena_alloc(arena, count + 1, sizeof *records->list);
   records->room = count;
   records->unnamed = !named;
   return records->list && (!named || xt_table_reserve(&records->names, count));
@@ -53,7 +52,6 @@ xt_record *xt_records_find(const xt_records *records, const char *name, size_t n
 }
 
 void xt_records_free(xt_records *records) {
-  free(records->list);
   xt_table_free(&records->names);
   *records = (xt_records){0};
 }

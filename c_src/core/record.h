@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "arena.h"
 #include "table.h"
 
 enum { XT_RECORD_STORED = 0, XT_RECORD_DEFLATED = 8 };
@@ -33,7 +34,7 @@ typedef struct {
 } xt_records;
 
 /* Room for exactly so many; false when there is no memory. Records do not move. Unnamed ones cannot be found. */
-bool xt_records_reserve(xt_records *records, size_t count, bool named);
+bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named);
 
 /* A zeroed record; NULL when there is no memory, or when the name is taken (*taken). */
 xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken);

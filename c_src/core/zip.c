@@ -171,9 +171,10 @@ static xt_status check_overlap(const xt_zip *zip, xt_records *records, xt_error 
   return status;
 }
 
-xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_records *records, xt_error *error) {
+xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_arena *arena, xt_records *records,
+                                xt_error *error) {
   xt_cursor in = {directory, zip->directory_size, 0, false};
-  if (!xt_records_reserve(records, zip->declared, true))
+  if (!xt_records_reserve(records, arena, zip->declared, true))
     return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip's directory");
   while (records->count < zip->declared) {
     xt_record entry = {.has_crc = true};

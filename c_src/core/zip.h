@@ -30,7 +30,8 @@ xt_status xt_zip_find_directory(xt_zip *zip, const uint8_t *tail, size_t tail_si
                                 xt_error *error);
 
 /* Reads the directory, whose memory must outlive the records. */
-xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_records *records, xt_error *error);
+xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_arena *arena, xt_records *records,
+                                xt_error *error);
 
 /* Checks the first XT_ZIP_LOCAL + name_size bytes of a local header and tells where the data starts. */
 xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error);
