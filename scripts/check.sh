@@ -30,6 +30,7 @@ for test in test/c/*_test.c; do
     -fno-sanitize-recover=all $wraps "$test" c_src/core/*.c -ldeflate -lm -o "$program"
 done
 ASAN_OPTIONS=allocator_may_return_null=1 build/c/core_test
+ASAN_OPTIONS=allocator_may_return_null=1 build/c/writer_test build/c
 find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort | xargs build/c/checkpoint_test
 
 # The sanitized libraries go where mix looks for them, and the ordinary ones come back whatever happens.

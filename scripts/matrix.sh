@@ -52,7 +52,9 @@ for suite; do
     find "$root/extorch" -mindepth 1 -maxdepth 1 ! -name _build ! -name build -exec rm -rf {} +
     tar -C "$root/extorch" -xf "$cache/$suite.tar"
     echo "$suite: make test (log: $log)"
-    if inside "$root" 'cd /extorch && WERROR=1 make test' >"$log" 2>&1; then result=green; fi
+    # Python's safetensors reads what we write, where the release has it.
+    if inside "$root" 'cd /extorch && make setup-test && { apt-get install -qy python3-safetensors || true; } && WERROR=1 make test' \
+      >"$log" 2>&1; then result=green; fi
     found=$(inside "$root" "$versions" || true)
     tests=$(grep -E "^[0-9]+ (doctest|test|propert)|^Result: " "$log" | tail -n 1 || true)
   else

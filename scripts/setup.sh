@@ -45,6 +45,7 @@ esac
 case $job in
   test | check)
     need python3-torch "a Python with torch (EXTORCH_PYTHON), to compare with" has_python_torch
+    need strace "strace, to make disks fail" command -v strace
     ;;
 esac
 case $job in

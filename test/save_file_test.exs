@@ -220,12 +220,17 @@ defmodule ExTorch.SaveFileTest do
         if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
       end)
 
-    rounds = if System.get_env("EXTORCH_ASAN"), do: 3, else: 20
+    # a hundred and more by EXTORCH_KILLS
+    rounds =
+      String.to_integer(
+        System.get_env("EXTORCH_KILLS") || if(System.get_env("EXTORCH_ASAN"), do: "3", else: "20")
+      )
 
     for round <- 1..rounds do
       port =
         Port.open({:spawn_executable, System.find_executable("elixir")}, [
           :binary,
+          :exit_status,
           args: paths ++ ["-e", script, path],
           env: [{~c"LD_PRELOAD", false}]
         ])
@@ -234,7 +239,7 @@ defmodule ExTorch.SaveFileTest do
       {:os_pid, pid} = Port.info(port, :os_pid)
       Process.sleep(:rand.uniform(60))
       System.cmd("kill", ["-9", to_string(pid)])
-      Port.close(port)
+      assert_receive {^port, {:exit_status, _}}, 10_000
       assert %Tensor{shape: {3_000_000}} = ExTorch.load!(path, verify: true), "round #{round}"
     end
 

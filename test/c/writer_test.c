@@ -1,0 +1,129 @@
+/* The writer where it is too large for a real disk: records above 4 GiB, and one that begins behind them. The file is
+ * sparse, made in the folder given as an argument and left there when a second argument asks for it. */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../c_src/core/loader.h"
+#include "../../c_src/core/memory.h"
+#include "../../c_src/core/pickler.h"
+#include "../../c_src/core/writer.h"
+#include "check.h"
+
+static const uint64_t big = (5ull << 30) + 12;
+static uint8_t *zeros;
+
+/* Zeros are skipped: a hole in the file. */
+typedef struct {
+  int fd;
+  uint64_t at;
+  size_t writes;
+} hole_file;
+
+static xt_status write_hole(void *context, const void *data, size_t size, xt_error *error) {
+  hole_file *file = context;
+  bool hole = (const uint8_t *)data >= zeros && (const uint8_t *)data < zeros + big;
+  if (!hole && pwrite(file->fd, data, size, (off_t)file->at) != (ssize_t)size)
+    return xt_error_set(error, XT_STATUS_io, "the test's disk failed");
+  file->at += size;
+  file->writes++;
+  return XT_STATUS_ok;
+}
+
+static void put_tensor(xt_pickler *p, const char *name, const char *key, int64_t numel) {
+  xt_put_text(p, name, strlen(name));
+  xt_put_global(p, "torch._utils\n_rebuild_tensor_v2\n");
+  xt_put_mark(p);
+  xt_put_mark(p);
+  xt_put_text(p, "storage", 7);
+  xt_put_global(p, "torch\nByteStorage\n");
+  xt_put_text(p, key, strlen(key));
+  xt_put_text(p, "cpu", 3);
+  xt_put_int(p, numel);
+  xt_put_tuple(p);
+  xt_put_persistent(p);
+  xt_put_int(p, 0);
+  xt_put_int(p, numel);
+  xt_put_tuple_of(p, 1);
+  xt_put_int(p, 1);
+  xt_put_tuple_of(p, 1);
+  xt_put_bool(p, false);
+  xt_put_global(p, "collections\nOrderedDict\n");
+  xt_put_tuple_of(p, 0);
+  xt_put_reduce(p);
+  xt_put_tuple(p);
+  xt_put_reduce(p);
+}
+
+static void check_file(const char *path) {
+  static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
+  xt_error error;
+  xt_file file;
+  xt_checkpoint c;
+  xt_view view;
+  xt_need need = {0, 0, NULL};
+  xt_status status;
+  CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
+  xt_checkpoint_begin(&c, file.size, 0, &limits, false, true, &error);
+  xt_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
+  while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
+    CHECK(xt_reader_fetch(&reader, need.offset, need.to, need.size, &error) == XT_STATUS_ok);
+  if (status != XT_STATUS_ok) fprintf(stderr, "%s\n", error.message);
+  CHECK(status == XT_STATUS_ok && c.index.count == 3);
+  CHECK(c.records[0]->size == big && c.records[1]->header > big && c.records[2]->size == 0);
+  CHECK(xt_reader_view(&reader, c.index.entries[1].tensor, &view, &error) == XT_STATUS_ok);
+  CHECK(!memcmp(view.data, "behind them", 11));
+  CHECK(atomic_load(&c.records[1]->place) % 64 == 0 && atomic_load(&c.records[0]->place) % 64 == 0);
+  xt_region_drop(view.region);
+  xt_checkpoint_free(&c);
+  xt_file_close(&file);
+}
+
+int main(int argc, char **argv) {
+  char path[4096];
+  xt_error error;
+  xt_pickler p;
+  bool finished = false;
+  size_t steps = 0;
+  CHECK(argc >= 2);
+  snprintf(path, sizeof path, "%s/large.pt", argv[1]);
+  zeros = mmap(NULL, big, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(zeros != MAP_FAILED);
+  hole_file file = {open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), 0, 0};
+  CHECK(file.fd >= 0);
+
+  xt_pickler_begin(&p);
+  xt_put_dict(&p);
+  xt_put_mark(&p);
+  put_tensor(&p, "big", "0", (int64_t)big);
+  put_tensor(&p, "small", "1", 11);
+  put_tensor(&p, "empty", "2", 0);
+  xt_put_set_items(&p);
+  xt_pickler_stop(&p);
+  xt_payload payloads[] = {{"0", XT_uint8, (int64_t)big, big, zeros},
+                           {"1", XT_uint8, 11, 11, (const uint8_t *)"behind them"},
+                           {"2", XT_uint8, 0, 0, NULL}};
+  xt_writer w = {.layout = &xt_write_zip,
+                 .payloads = payloads,
+                 .count = 3,
+                 .pickle = p.out.data,
+                 .pickle_size = p.out.size,
+                 .root = "large"};
+  xt_sink sink = {write_hole, &file};
+  xt_writer_begin(&w);
+  CHECK(w.total == big + 11);
+  for (; !finished; steps++) CHECK(xt_writer_step(&w, &sink, 1 << 30, &finished, &error) == XT_STATUS_ok);
+  CHECK(steps == 6 && w.written == w.total);
+  CHECK(!ftruncate(file.fd, (off_t)file.at));
+  close(file.fd);
+  xt_writer_free(&w);
+  xt_pickler_free(&p);
+  munmap(zeros, big);
+  check_file(path);
+  if (argc == 2) unlink(path);
+  CHECK(atomic_load(&xt_memory_live.bytes) == 0);
+  printf("writer: passed\n");
+  return 0;
+}
