@@ -12,6 +12,8 @@ defmodule ExTorch.MixProject do
       version: @version,
       elixir: "~> 1.14",
       compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
+      # tests derive protocols of their own
+      consolidate_protocols: Mix.env() != :test,
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
       deps: if(@hex, do: deps(), else: []),
       # Optional applications may come from ERL_LIBS instead of Hex: keep them on the path.

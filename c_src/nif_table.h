@@ -55,6 +55,7 @@
   X(checkpoint_where, 3, XT_BRIEF)           \
   X(checkpoint_place, 3, XT_BRIEF)           \
   X(checkpoint_made_of, 5, XT_DIRTY_CPU)     \
+  X(json_decode, 1, XT_DIRTY_CPU)            \
   X(save_begin, 5, XT_DIRTY_CPU)             \
   X(save_open, 3, XT_DIRTY_IO)               \
   X(save_step, 2, XT_DIRTY_IO)

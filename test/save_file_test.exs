@@ -177,7 +177,8 @@ defmodule ExTorch.SaveFileTest do
     end
   end
 
-  if System.find_executable("strace") && System.get_env("EXTORCH_ASAN") == nil do
+  if System.find_executable("strace") do
+    @tag :no_asan
     @tag timeout: 300_000
     test "a disk that fails in the middle", %{dir: dir, path: path} do
       :ok = ExTorch.save("old", path)
@@ -204,6 +205,7 @@ defmodule ExTorch.SaveFileTest do
     end
   end
 
+  @tag :no_asan
   @tag timeout: 600_000
   test "kill -9 in the middle: the old file always loads", %{dir: dir, path: path} do
     :ok = ExTorch.save(ExTorch.full({3_000_000}, 0.0), path)
@@ -221,10 +223,7 @@ defmodule ExTorch.SaveFileTest do
       end)
 
     # a hundred and more by EXTORCH_KILLS
-    rounds =
-      String.to_integer(
-        System.get_env("EXTORCH_KILLS") || if(System.get_env("EXTORCH_ASAN"), do: "3", else: "20")
-      )
+    rounds = String.to_integer(System.get_env("EXTORCH_KILLS") || "20")
 
     for round <- 1..rounds do
       port =

@@ -193,6 +193,11 @@ defmodule ExTorch.Native do
   def checkpoint_made_of(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
 
+  # ---- JSON ----
+
+  @spec json_decode(binary()) :: result(term())
+  def json_decode(_text), do: :erlang.nif_error(:not_loaded)
+
   # ---- Saving ----
 
   @spec save_begin(term(), atom(), String.t(), {boolean(), boolean()}, [{String.t(), String.t()}]) ::

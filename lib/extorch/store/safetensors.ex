@@ -1,0 +1,61 @@
+defmodule ExTorch.Store.Safetensors do
+  @moduledoc """
+  A store of one safetensors file.
+
+      store = ExTorch.Store.Safetensors.new("model.safetensors", metadata: %{"format" => "pt"})
+
+  Reads whatever `ExTorch.Checkpoint` reads, writes safetensors. The options are in `ExTorch.Store`. Safetensors cannot say
+  that tensors share memory: tied weights are an error when they are collected, unless `duplicate: true`.
+  """
+  @behaviour ExTorch.Store
+
+  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Store.File, as: StoreFile
+
+  @type t :: %__MODULE__{path: Path.t(), options: map()}
+  @enforce_keys [:path, :options]
+  defstruct [:path, :options]
+
+  @doc "A store of the file; it is opened when it is needed. Wrong options raise."
+  @spec new(Path.t(), keyword()) :: t()
+  def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
+
+  @impl true
+  def apply_to(%__MODULE__{path: path, options: options}, module) do
+    StoreFile.with(path, options, &Engine.apply_to(&1, path, options, module))
+  end
+
+  @impl true
+  def keys(%__MODULE__{path: path, options: options}),
+    do: StoreFile.with(path, options, &Engine.keys(&1, options))
+
+  @impl true
+  def entry(%__MODULE__{path: path, options: options}, name) do
+    StoreFile.with(path, options, fn file ->
+      with {:ok, from} <- Engine.find(file, options, name), do: file.entry.(from)
+    end)
+  end
+
+  @impl true
+  def tensor(%__MODULE__{path: path, options: options}, name) do
+    StoreFile.with(path, options, fn file ->
+      with {:ok, from} <- Engine.find(file, options, name), do: file.tensor.(from)
+    end)
+  end
+
+  @impl true
+  def collect_from(%__MODULE__{path: path, options: options}, module) do
+    start = System.monotonic_time()
+
+    with :ok <- Engine.free?(path, options),
+         {:ok, pairs} <- Engine.collect(options, module),
+         :ok <-
+           ExTorch.save(
+             %ExTorch.Python.Dict{pairs: pairs},
+             path,
+             [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
+           ) do
+      Engine.collected(path, length(pairs), start)
+    end
+  end
+end
