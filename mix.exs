@@ -31,6 +31,8 @@ defmodule ExTorch.MixProject do
     [
       {:elixir_make, "~> 0.7", runtime: false},
       {:nx, "~> 0.6", optional: true},
+      {:axon, "~> 0.6", optional: true},
+      {:telemetry, "~> 1.0", optional: true},
       {:ex_doc, "~> 0.30", only: :dev, runtime: false}
     ]
   end

@@ -51,6 +51,30 @@ if Code.ensure_loaded?(Nx) do
         ExTorch.Nx.release(nx)
       end
 
+      test "#{inspect(backend)}: a store fills Nx tensors, on their backend and with their names" do
+        path = Path.join(System.tmp_dir!(), "extorch_nx_#{System.unique_integer([:positive])}.pt")
+
+        :ok =
+          ExTorch.save(%{"w" => ExTorch.tensor([[1.0, 2.0]]), "b" => ExTorch.tensor([3])}, path)
+
+        module = %{
+          w: Nx.broadcast(Nx.tensor(0.0, backend: unquote(backend)), {1, 2}, names: [:in, :out]),
+          b: [Nx.tensor([0], type: :s64, backend: unquote(backend))]
+        }
+
+        store = ExTorch.Store.PyTorch.new(path, remap: [{"^b$", "b.0"}], overwrite: true)
+
+        assert {:ok, %{module: %{w: w, b: [b]}, missing: []}} =
+                 ExTorch.Store.apply_to(store, module)
+
+        assert %{data: %unquote(backend){}, names: [:in, :out], shape: {1, 2}} = w
+        assert Nx.to_flat_list(w) ++ Nx.to_flat_list(b) == [1.0, 2.0, 3]
+        assert :ok = ExTorch.Store.collect_from(store, %{w: w})
+        assert Tensor.to_list(ExTorch.load!(path)["w"]) == [[1.0, 2.0]]
+        File.rm!(path)
+        Enum.each([w, b], &ExTorch.Nx.release/1)
+      end
+
       test "#{inspect(backend)}: an Nx tensor is kept by what is made of it" do
         parent = self()
 

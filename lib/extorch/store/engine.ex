@@ -74,17 +74,20 @@ defmodule ExTorch.Store.Engine do
     targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
     entry = fn name -> fn -> elem(file.entry.(name), 1) end end
 
-    {wanted, skipped, unused} =
-      Enum.reduce(pairs, {[], [], []}, fn {from, name}, {wanted, skipped, unused} ->
-        case {targets, Options.selected?(options, name, entry.(from))} do
-          {%{^name => _}, true} -> {[{from, name} | wanted], skipped, unused}
-          {%{^name => _}, false} -> {wanted, [name | skipped], unused}
-          {_, false} -> {wanted, [from | skipped], unused}
-          {_, true} -> {wanted, skipped, [from | unused]}
-        end
-      end)
+    {known, strange} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
-    found = MapSet.new(pairs, &elem(&1, 1))
+    {wanted, skipped} =
+      Enum.split_with(known, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
+
+    {unused, strange_skipped} =
+      if options.only == nil and options.except == nil,
+        do: {strange, []},
+        else:
+          Enum.split_with(strange, fn {from, name} ->
+            Options.selected?(options, name, entry.(from))
+          end)
+
+    found = MapSet.new(known, &elem(&1, 1))
 
     {left_out, missing} =
       leaves
@@ -92,12 +95,13 @@ defmodule ExTorch.Store.Engine do
       |> Enum.reject(&MapSet.member?(found, &1))
       |> Enum.split_with(&(not Options.selected?(options, &1, fn -> nil end)))
 
-    unused = Enum.reverse(unused) ++ outside
-    {good, errors} = wanted |> Enum.reverse() |> check_all(file, options, targets)
+    unused = Enum.map(unused, &elem(&1, 0)) ++ outside
+    {good, errors} = check_all(wanted, file, options, targets)
 
     result = %ApplyResult{
       missing: missing,
-      skipped: Enum.reverse(skipped) ++ left_out,
+      skipped:
+        Enum.map(skipped, &elem(&1, 1)) ++ Enum.map(strange_skipped, &elem(&1, 0)) ++ left_out,
       unused: unused,
       errors: errors,
       suggestions: Names.suggestions(missing, unused)
@@ -223,10 +227,7 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
-  defp view(%Entry{} = entry),
-    do:
-      {Map.get(entry, :source), entry.storage, entry.offset, entry.shape, entry.strides,
-       entry.dtype}
+  defp view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
 
   defp once(file, from, entry, shared, cache) do
     key = view(entry)

@@ -7,6 +7,18 @@ defmodule ExTorch.Store.Names do
 
   # {:ok, [{file name, module name}], [file names outside the top-level key]}
   def plan(keys, shapes, options, module_names) do
+    if as_they_are?(options),
+      do: {:ok, Enum.map(keys, &{&1, &1}), []},
+      else: renamed(keys, shapes, options, module_names)
+  end
+
+  # Nothing renames: then nothing collides that did not before, and a large file costs no more than its names.
+  defp as_they_are?(options) do
+    options.top_level_key == nil and not options.renumber and options.remap == [] and
+      not Adapter.renames?(options.adapters)
+  end
+
+  defp renamed(keys, shapes, options, module_names) do
     with {:ok, prefix} <- prefix(keys, shapes, options, module_names),
          {inside, outside} = inside(keys, prefix),
          named = named(inside, shapes, options),
