@@ -31,31 +31,13 @@ ours = """
 rss = fn name -> [_, kb] = Regex.run(~r/\#{name}:\\s+(\\d+) kB/, File.read!("/proc/self/status")); String.to_integer(kb) end
 ExTorch.info()
 base = rss.("VmRSS")
-me = self()
 System.cmd(limits, ["-3000000000"])
-
-ticker =
-  spawn_link(fn ->
-    loop = fn loop, last, gaps ->
-      receive do
-        :stop -> send(me, {:gaps, Enum.sort(gaps)})
-      after
-        1 ->
-          now = System.monotonic_time(:microsecond)
-          loop.(loop, now, [now - last | gaps])
-      end
-    end
-
-    loop.(loop, System.monotonic_time(:microsecond), [])
-  end)
-
+#{Data.ticker()}
 opts = if mode == "mmap", do: [mmap: true], else: []
 {time, object} = :timer.tc(fn -> ExTorch.load!(path, opts) end)
 peak = rss.("VmHWM")
-send(ticker, :stop)
-gaps = receive do {:gaps, gaps} -> gaps end
-worst = Enum.at(gaps, trunc(length(gaps) * 0.999))
-IO.puts(Enum.join([time / 1000, (peak - base) * 1024, worst / 1000, map_size(object)], " "))
+worst = worst.()
+IO.puts(Enum.join([time / 1000, (peak - base) * 1024, worst, map_size(object)], " "))
 """
 
 fresh = fn mode ->

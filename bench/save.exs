@@ -26,29 +26,11 @@ File.rm(path)
 System.cmd(limits, ["-3000000000"])
 base = rss.("VmRSS")
 File.write("/proc/self/clear_refs", "5")
-me = self()
-
-ticker =
-  spawn_link(fn ->
-    loop = fn loop, last, gaps ->
-      receive do
-        :stop -> send(me, {:gaps, Enum.sort(gaps)})
-      after
-        1 ->
-          now = System.monotonic_time(:microsecond)
-          loop.(loop, now, [now - last | gaps])
-      end
-    end
-
-    loop.(loop, System.monotonic_time(:microsecond), [])
-  end)
-
+#{Data.ticker()}
 {time, :ok} = :timer.tc(fn -> ExTorch.save(term, path, fsync: false) end)
 peak = rss.("VmHWM")
-send(ticker, :stop)
-gaps = receive do {:gaps, gaps} -> gaps end
-worst = Enum.at(gaps, trunc(length(gaps) * 0.999))
-IO.puts(Enum.join([time / 1000, peak - base, worst / 1000], " "))
+worst = worst.()
+IO.puts(Enum.join([time / 1000, peak - base, worst], " "))
 """
 
 theirs = """

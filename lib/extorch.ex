@@ -118,7 +118,8 @@ defmodule ExTorch do
       {:ok, state_dict} = ExTorch.load("model.pt")
       state_dict["encoder.weight"]
 
-  Each storage is read once, and tensors that shared memory share it again. `ExTorch.Checkpoint` opens the same files
+  A path may also be a Hugging Face index (`model.safetensors.index.json`) or the folder that has it: all its shards come as
+  one map. Each storage is read once, and tensors that shared memory share it again. `ExTorch.Checkpoint` opens the same files
   lazily and documents the sources and the options `:mmap`, `:verify`, `:strict`, `:ordered`, `:device` and `:limits`.
   Besides those:
 
@@ -128,7 +129,11 @@ defmodule ExTorch do
     * `:on_progress` - a function of bytes done and bytes in total, called about ten times a second and at the end.
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
-  def load(source, opts \\ []), do: ExTorch.Checkpoint.load(source, opts)
+  def load(source, opts \\ []) do
+    if ExTorch.Store.Sharded.index?(source),
+      do: ExTorch.Store.Sharded.load(source, opts),
+      else: ExTorch.Checkpoint.load(source, opts)
+  end
 
   @doc "The same, raising."
   @spec load!(ExTorch.Checkpoint.source(), keyword()) :: term()

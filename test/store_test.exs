@@ -94,6 +94,37 @@ defmodule ExTorch.StoreTest do
     assert ExTorch.load!(path) == %{}
   end
 
+  test "variants: what is no tensor decides nothing", %{path: path} do
+    module = [{:linear, %{w: zeros({1})}}, {:relu, nil}, {:conv, [zeros({2})], padding: 1}]
+    :ok = Store.collect_from(PyTorch.new(path), module)
+    assert Enum.sort(Checkpoint.keys(Checkpoint.open!(path))) == ["0.1.w", "2.1.0"]
+
+    assert {:ok, %{module: [{:linear, %{w: _}}, {:relu, nil}, {:conv, [_], padding: 1}]}} =
+             Store.apply_to(PyTorch.new(path), module)
+  end
+
+  test "events, for those who listen", %{path: path} do
+    unless Code.ensure_loaded?(:telemetry) do
+      body =
+        quote(
+          do:
+            def(execute(event, measurements, metadata),
+              do: send(:extorch_listener, {event, measurements, metadata})
+            )
+        )
+
+      Module.create(:telemetry, body, Macro.Env.location(__ENV__))
+      Process.register(self(), :extorch_listener)
+      :ok = Store.collect_from(PyTorch.new(path), %{"a" => ones({2})})
+      {:ok, _} = Store.apply_to(PyTorch.new(path), %{"a" => zeros({2})})
+      assert_received {[:extorch, :store, :collect], %{tensors: 1, duration: _}, %{path: ^path}}
+      assert_received {[:extorch, :store, :apply], %{applied: 1, bytes: 8}, %{path: ^path}}
+      Process.unregister(:extorch_listener)
+      :code.purge(:telemetry)
+      :code.delete(:telemetry)
+    end
+  end
+
   test "a bare tensor has no name, and names must be told apart" do
     assert {:error, %{reason: :ambiguous}} =
              Store.collect_from(PyTorch.new("/nowhere/x.pt"), %{"a" => zeros({1}), a: zeros({1})})
@@ -627,6 +658,26 @@ defmodule ExTorch.StoreTest do
 
         refute Enum.any?(File.ls!(dir), &(&1 in shards))
       end
+    end
+
+    test "ExTorch.load takes an index, or its folder, as one checkpoint", %{dir: dir} do
+      index = Path.join(dir, "model.safetensors.index.json")
+
+      :ok =
+        Store.collect_from(
+          Sharded.new(index, max_shard_size: 8),
+          Map.new(1..3, &{"w#{&1}", ExTorch.full({2}, &1 * 1.0)})
+        )
+
+      for source <- [index, dir] do
+        assert %{"w1" => _, "w2" => w2, "w3" => _} = ExTorch.load!(source)
+        assert list(w2) == [2.0, 2.0]
+      end
+
+      assert Map.keys(ExTorch.load!(dir, only: "w3")) == ["w3"]
+      assert %Dict{pairs: [_, _, _]} = ExTorch.load!(dir, ordered: true)
+      File.rm!(Path.join(dir, "model-00002-of-00003.safetensors"))
+      assert {:error, %{reason: :not_found}} = ExTorch.load(dir)
     end
 
     test "a folder is its index; tied weights may be in one shard", %{dir: dir} do

@@ -53,6 +53,46 @@ defmodule ExTorch.Store do
   @doc "One tensor, read."
   @callback tensor(t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
 
+  @doc """
+  Opens the store's file for the function and closes it afterwards. The file is a map: `keys`, the names of its tensors in
+  their order, and `entry` and `tensor`, functions of such a name.
+
+  With it `use ExTorch.Store` gives a store of your own all that reads; `:path` and `:options` are fields of its struct.
+  """
+  @callback with_file(t(), (map() -> result)) :: result | {:error, Error.t()} when result: term()
+  @optional_callbacks with_file: 2
+
+  @doc false
+  defmacro __using__(_options) do
+    quote do
+      @behaviour ExTorch.Store
+
+      @impl true
+      def apply_to(store, module) do
+        with_file(store, &ExTorch.Store.Engine.apply_to(&1, store.path, store.options, module))
+      end
+
+      @impl true
+      def keys(store), do: with_file(store, &ExTorch.Store.Engine.keys(&1, store.options))
+
+      @impl true
+      def entry(store, name) do
+        with_file(store, fn file ->
+          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
+               do: file.entry.(from)
+        end)
+      end
+
+      @impl true
+      def tensor(store, name) do
+        with_file(store, fn file ->
+          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
+               do: file.tensor.(from)
+        end)
+      end
+    end
+  end
+
   @doc "Saves the tensors of a module to the store's file."
   @spec collect_from(t(), term()) :: :ok | {:error, Error.t()}
   def collect_from(%store{} = self, module), do: store.collect_from(self, module)

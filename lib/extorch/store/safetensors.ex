@@ -7,10 +7,9 @@ defmodule ExTorch.Store.Safetensors do
   Reads whatever `ExTorch.Checkpoint` reads, writes safetensors. The options are in `ExTorch.Store`. Safetensors cannot say
   that tensors share memory: tied weights are an error when they are collected, unless `duplicate: true`.
   """
-  @behaviour ExTorch.Store
+  use ExTorch.Store
 
   alias ExTorch.Store.{Engine, Options}
-  alias ExTorch.Store.File, as: StoreFile
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -21,27 +20,7 @@ defmodule ExTorch.Store.Safetensors do
   def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
 
   @impl true
-  def apply_to(%__MODULE__{path: path, options: options}, module) do
-    StoreFile.with(path, options, &Engine.apply_to(&1, path, options, module))
-  end
-
-  @impl true
-  def keys(%__MODULE__{path: path, options: options}),
-    do: StoreFile.with(path, options, &Engine.keys(&1, options))
-
-  @impl true
-  def entry(%__MODULE__{path: path, options: options}, name) do
-    StoreFile.with(path, options, fn file ->
-      with {:ok, from} <- Engine.find(file, options, name), do: file.entry.(from)
-    end)
-  end
-
-  @impl true
-  def tensor(%__MODULE__{path: path, options: options}, name) do
-    StoreFile.with(path, options, fn file ->
-      with {:ok, from} <- Engine.find(file, options, name), do: file.tensor.(from)
-    end)
-  end
+  def with_file(store, fun), do: ExTorch.Store.File.with(store.path, store.options, fun)
 
   @impl true
   def collect_from(%__MODULE__{path: path, options: options}, module) do

@@ -12,7 +12,7 @@ defmodule ExTorch.Store.Sharded do
   Every shard is opened when it is first needed. A shard that is missing, a path that leaves the folder, and a name that two
   shards have are errors.
   """
-  @behaviour ExTorch.Store
+  use ExTorch.Store
 
   alias ExTorch.{Checkpoint, Error, Memory, Native, Tensor}
   alias ExTorch.Store.{Engine, Options}
@@ -61,27 +61,7 @@ defmodule ExTorch.Store.Sharded do
   # ---- Reading ----
 
   @impl true
-  def apply_to(%__MODULE__{options: options} = store, module),
-    do: with_file(store, &Engine.apply_to(&1, store.path, options, module))
-
-  @impl true
-  def keys(%__MODULE__{options: options} = store), do: with_file(store, &Engine.keys(&1, options))
-
-  @impl true
-  def entry(%__MODULE__{options: options} = store, name) do
-    with_file(store, fn file ->
-      with {:ok, from} <- Engine.find(file, options, name), do: file.entry.(from)
-    end)
-  end
-
-  @impl true
-  def tensor(%__MODULE__{options: options} = store, name) do
-    with_file(store, fn file ->
-      with {:ok, from} <- Engine.find(file, options, name), do: file.tensor.(from)
-    end)
-  end
-
-  defp with_file(store, fun) do
+  def with_file(store, fun) do
     with {:ok, index} <- index_path(store.path),
          {:ok, weight_map} <- read_index(index),
          {:ok, shards} <- open_all(index, weight_map, store.options) do
@@ -90,6 +70,50 @@ defmodule ExTorch.Store.Sharded do
              do: fun.(file(keys, weight_map, shards))
       after
         Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
+      end
+    end
+  end
+
+  # ExTorch.load/2 of an index, or of a folder that has one: all shards as one dict.
+  @doc false
+  def index?(path) when is_binary(path),
+    do:
+      String.ends_with?(path, ".index.json") or
+        (File.dir?(path) and match?({:ok, _}, index_path(path)))
+
+  def index?(_source), do: false
+
+  @doc false
+  def load(path, opts) do
+    # the names are checked first: what two shards have, or none, is found without reading it
+    with {:ok, index} <- index_path(path),
+         {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
+         {:ok, weight_map} <- read_index(index) do
+      weight_map
+      |> Map.values()
+      |> Enum.uniq()
+      |> Enum.sort()
+      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, done} ->
+        case ExTorch.load(Path.join(Path.dirname(index), shard), opts) do
+          {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
+            {:cont, {:ok, done ++ pairs}}
+
+          {:ok, map} when is_map(map) ->
+            {:cont, {:ok, done ++ Map.to_list(map)}}
+
+          {:ok, _} ->
+            {:halt, {:error, located(:corrupt, "the shard #{shard} holds no dict", index)}}
+
+          error ->
+            {:halt, error}
+        end
+      end)
+      |> case do
+        {:ok, pairs} ->
+          {:ok, if(opts[:ordered], do: %ExTorch.Python.Dict{pairs: pairs}, else: Map.new(pairs))}
+
+        error ->
+          error
       end
     end
   end
