@@ -256,11 +256,15 @@ ERL_NIF_TERM xt_nif_save_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   xt_error error;
   (void)argc;
   if (!get_saving(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &text) || text.size >= sizeof path ||
-      memchr(text.data, 0, text.size) || resource->saving->file.fd >= 0)
+      memchr(text.data, 0, text.size))
     return enif_make_badarg(env);
   memcpy(path, text.data, text.size);
   path[text.size] = 0;
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  if (resource->saving->file.fd >= 0) {
+    atomic_flag_clear(&resource->busy);
+    return enif_make_badarg(env);
+  }
   resource->saving->sync = argv[2] == xt_am_true;
   xt_status status = xt_outfile_open(&resource->saving->file, path, &error);
   if (status != XT_STATUS_ok) xt_outfile_close(&resource->saving->file);
@@ -301,10 +305,13 @@ ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   xt_error error;
   bool finished = false;
   (void)argc;
-  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd < 0)
-    return enif_make_badarg(env);
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget)) return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
   saving *s = resource->saving;
+  if (s->file.fd < 0) {
+    atomic_flag_clear(&resource->busy);
+    return enif_make_badarg(env);
+  }
   sink_context context = {s, env, 0};
   xt_sink sink = {write_file, &context};
   xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);

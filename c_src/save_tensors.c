@@ -171,6 +171,7 @@ typedef struct {
 static int by_memory(const void *a, const void *b) {
   const xt_save_view *x = &((const sortable *)a)->view, *y = &((const sortable *)b)->view;
   if (x->staged != y->staged) return x->staged - y->staged;
+  if (!x->handle != !y->handle) return !x->handle - !y->handle;
   if (x->dtype != y->dtype) return (int)x->dtype - (int)y->dtype;
   size_t item = xt_dtype_get(x->dtype)->size;
   if (x->base % item != y->base % item) return x->base % item < y->base % item ? -1 : 1;
@@ -180,8 +181,8 @@ static int by_memory(const void *a, const void *b) {
 
 static bool shares(const xt_save_view *view, const xt_save_view *group, uintptr_t end) {
   size_t item = xt_dtype_get(view->dtype)->size;
-  return !view->staged && !group->staged && view->dtype == group->dtype && view->bytes && group->bytes &&
-         view->base % item == group->base % item && view->base < end;
+  return !view->staged && !group->staged && !view->handle == !group->handle && view->dtype == group->dtype &&
+         view->bytes && group->bytes && view->base % item == group->base % item && view->base < end;
 }
 
 typedef struct {
@@ -227,7 +228,8 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
       put_decimal(p->key, sizeof p->key, g->key - 1);
       p->dtype = view->dtype;
       p->bytes = view->staged ? view->bytes : g->end - g->base;
-      p->numel = (int64_t)(xt_storage_class(view->dtype) ? p->bytes / item : p->bytes); /* untyped ones count bytes */
+      bool typed = view->handle && xt_storage_class(view->dtype); /* untyped ones count bytes */
+      p->numel = (int64_t)(typed ? p->bytes / item : p->bytes);
       p->data = view->staged ? NULL : (const uint8_t *)g->base;
       s->payload_view[g->key - 1] = i;
     }

@@ -124,11 +124,16 @@ static xt_status put_text(walker *w, const task *t, const char *text, size_t siz
   return XT_STATUS_ok;
 }
 
+/* Atoms that are no strings in Python. */
+static bool has_twin(ERL_NIF_TERM a) {
+  return a == xt_am_nil || a == xt_am_true || a == xt_am_false || a == xt_am_nan || a == xt_am_infinity ||
+         a == xt_am_neg_infinity;
+}
+
 static xt_status put_atom(walker *w, const task *t) {
   char text[1024];
   ERL_NIF_TERM a = t->term;
-  if (a == xt_am_nil || a == xt_am_true || a == xt_am_false || a == xt_am_nan || a == xt_am_infinity ||
-      a == xt_am_neg_infinity) {
+  if (has_twin(a)) {
     if (!is_writing(w)) return XT_STATUS_ok;
     if (a == xt_am_nil) xt_put_none(w->out);
     else if (a == xt_am_true || a == xt_am_false) xt_put_bool(w->out, a == xt_am_true);
@@ -174,6 +179,17 @@ static xt_status put_binary(walker *w, const task *t) {
 
 /* ---- Containers ---- */
 
+/* Would the atom's string be a second key of the same dict? */
+static bool is_twice(walker *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
+  char text[1024];
+  ERL_NIF_TERM string, value;
+  if (!enif_is_atom(w->env, key) || has_twin(key)) return false;
+  int size = enif_get_atom(w->env, key, text, sizeof text, ERL_NIF_LATIN1);
+  if (size < 1) return false;
+  memcpy(enif_make_new_binary(w->env, (size_t)size - 1, &string), text, (size_t)size - 1);
+  return enif_get_map_value(w->env, map, string, &value);
+}
+
 /* [{:key, value}, …] is a dict, as a keyword list is to Elixir. */
 static bool is_keyword(ErlNifEnv *env, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
@@ -181,7 +197,8 @@ static bool is_keyword(ErlNifEnv *env, ERL_NIF_TERM list) {
   int arity;
   if (enif_is_empty_list(env, list)) return false;
   while (enif_get_list_cell(env, list, &head, &list))
-    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_is_atom(env, pair[0])) return false;
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_is_atom(env, pair[0]) || has_twin(pair[0]))
+      return false;
   return enif_is_empty_list(env, list);
 }
 
@@ -235,14 +252,16 @@ static xt_status put_pairs(walker *w, const task *t, ERL_NIF_TERM list) {
 static xt_status push_map(walker *w, const task *t, ERL_NIF_TERM map, bool keys_only) {
   ErlNifMapIterator at;
   ERL_NIF_TERM key, value;
-  bool pushed = true;
+  bool pushed = true, twice = false;
   if (!enif_map_iterator_create(w->env, map, &at, ERL_NIF_MAP_ITERATOR_LAST)) return no_memory(w);
-  while (pushed && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
+  while (pushed && !twice && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
+    twice = !is_writing(w) && is_twice(w, map, key);
     if (!keys_only) pushed = push_at(w, t, value, false, key, 0);
     pushed = pushed && push_key(w, t, key);
     enif_map_iterator_prev(w->env, &at);
   }
   enif_map_iterator_destroy(w->env, &at);
+  if (twice) return refuse(w, t, "it has a key as an atom and as a string, which are one in Python");
   return pushed ? XT_STATUS_ok : no_memory(w);
 }
 

@@ -91,6 +91,7 @@ defmodule ExTorch.FormatsBadTest do
         {"a control character", <<"{\"a", 1, "\":{}}">>, "", :corrupt, "control"},
         {"an unknown escape", ~S({"\x":{}}), "", :corrupt, "escape"},
         {"no end", ~s({"a), "", :corrupt, "end"},
+        {"no end after a backslash", ~S({"a\\), "", :corrupt, "end"},
         {"more than 64 dimensions",
          ~s({"a":{"dtype":"U8","shape":[#{Enum.map_join(1..65, ",", fn _ -> "1" end)}],"data_offsets":[0,1]}}),
          "a", :corrupt, "64"}
@@ -441,6 +442,51 @@ defmodule ExTorch.FormatsBadTest do
     assert {:truncated, _} = load(<<0x1F, 0x8B, 8, 0, 0>>)
     # a bomb: 100 MB of zeros in 100 KB, and no checkpoint
     assert {:corrupt, _} = load(:zlib.gzip(:binary.copy(<<0>>, 100_000_000)))
+  end
+
+  test "parts of no length" do
+    assert {:corrupt, _} = load([<<0::64>>, "{}"])
+    assert {:corrupt, _} = load([<<0::64>>, "{"])
+    assert {:corrupt, _} = load(["PK", 3, 4, <<0::512>>, "PK", 5, 6, <<0::144>>])
+    assert {:truncated, _} = load(tar(tensors: []))
+    assert {:truncated, _} = load(tar(pickle: []))
+  end
+
+  defmodule Liar do
+    @behaviour ExTorch.Source
+    defstruct []
+    @impl true
+    def size(_), do: {:ok, 2 ** 63}
+    @impl true
+    def read_at(_, _, n), do: {:ok, :binary.copy(<<0>>, n)}
+    @impl true
+    def close(_), do: :ok
+  end
+
+  test "a source that claims to be longer than anything" do
+    assert {:error, %Error{reason: :limit}} = ExTorch.load(%Liar{})
+  end
+
+  test "what is seen many times counts many times" do
+    name = String.duplicate("m", 1_000_000)
+    global = [text(name), text("x"), <<0x93, "q", 0>>, "0"]
+    again = List.duplicate(["h", 0], 600)
+    assert {:limit, _} = load(Pickle.make([global, "](", again, "e"]))
+    long = [text(name), "q", 0, "0"]
+    assert {:limit, _} = load(Pickle.make([long, "](", List.duplicate(["h", 0], 2000), "e"]))
+    save = IO.iodata_to_binary(legacy(storage(), ["0"], [<<2::little-64>>, @four]))
+    call = [global("torch.storage", "_load_from_bytes"), "q", 1, "0", bytes(save), "q", 0, "0"]
+
+    assert {:corrupt, message} =
+             load(Pickle.make([call, "](", List.duplicate(["h", 1, "h", 0, 0x85, "R"], 50), "e"]))
+
+    assert message =~ "more than once"
+  end
+
+  test "a legacy file with a numpy array in it" do
+    object = dict([{"t", tensor_of(storage())}, {"n", array([2], "f4", @four)}])
+    assert {:ok, %{"t" => t, "n" => n}} = load(legacy(object, ["0"], [<<2::little-64>>, @four]))
+    assert Tensor.to_list(t) == Tensor.to_list(n)
   end
 
   test "sources that give too little say so" do

@@ -260,6 +260,29 @@ defmodule ExTorch.SaveTest do
     assert pairs == [{"b", 1}, {"a", 2}]
   end
 
+  test "pairs of what is no name stay a list", %{dir: dir} do
+    path = Path.join(dir, "pairs.pt")
+    term = [{nil, 1}, {true, 2}, {:nan, 3}]
+    :ok = ExTorch.save(term, path)
+    assert ExTorch.load!(path) == term
+  end
+
+  test "raw tensors of any dtype, in every format", %{dir: dir} do
+    raw = %Python.RawTensor{
+      dtype: :float32,
+      shape: {2},
+      strides: {1},
+      data: <<1.0::float-32-little, 2.0::float-32-little>>
+    }
+
+    for format <- [:zip, :legacy, :streaming] do
+      path = Path.join(dir, "raw.#{format}")
+      :ok = ExTorch.save({raw, ExTorch.tensor([3.0])}, path, format: format)
+      assert {a, _} = ExTorch.load!(path)
+      assert Tensor.to_list(a) == [1.0, 2.0]
+    end
+  end
+
   if Torch.torch() do
     test "Python sees the same", %{dir: dir} do
       for format <- [:zip, :legacy] do
@@ -297,6 +320,7 @@ defmodule ExTorch.SaveTest do
           {%{"b" => <<255, 255>>}, "UTF-8"},
           {%{"b" => <<1::3>>}, "bitstring"},
           {[1 | 2], "improper"},
+          {%{:a => 1, "a" => 2}, "one in Python"},
           {%{[1] => 2}, "list cannot be a key"},
           {%{%{} => 2}, "map cannot be a key"},
           {%Python.Dict{pairs: [1]}, "{key, value}"},

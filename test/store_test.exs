@@ -163,7 +163,7 @@ defmodule ExTorch.StoreTest do
       ~w(good shape dtype extra enc.weight)
     )
 
-    assert result.module == module and result.applied == []
+    assert result.module == module and result.applied == ["good"]
     assert result.missing == ["encc.weight", "lost"]
     assert Enum.sort(result.unused) == ["enc.weight", "extra"]
     assert result.suggestions == %{"encc.weight" => "enc.weight"}
@@ -283,6 +283,13 @@ defmodule ExTorch.StoreTest do
       })
 
     assert Enum.sort(result.skipped) == ["dec.b", "dec.w", "enc.1.w", "other"]
+
+    shape = fn _name, entry -> entry.shape == {1} end
+
+    assert {:ok, %{missing: ["other"]}} =
+             Store.apply_to(PyTorch.new(path, only: shape, allow_partial: true), %{
+               "other" => zeros({1})
+             })
 
     :ok = Store.collect_from(PyTorch.new(path, overwrite: true, except: ~r/dec/), module)
     assert Checkpoint.keys(Checkpoint.open!(path)) == ["enc.0.w", "enc.1.w"]
@@ -678,6 +685,29 @@ defmodule ExTorch.StoreTest do
       assert %Dict{pairs: [_, _, _]} = ExTorch.load!(dir, ordered: true)
       File.rm!(Path.join(dir, "model-00002-of-00003.safetensors"))
       assert {:error, %{reason: :not_found}} = ExTorch.load(dir)
+    end
+
+    test "only shards are removed, and a failed save leaves the old ones", %{dir: dir} do
+      index = Path.join(dir, "model.safetensors.index.json")
+      config = Path.join(dir, "config.json")
+      File.write!(config, "precious")
+      File.write!(index, ~s({"weight_map": {"q": "config.json"}}))
+
+      :ok =
+        Store.collect_from(Sharded.new(index, overwrite: true, max_shard_size: 8), %{
+          "a" => ones({2}),
+          "b" => ones({2})
+        })
+
+      assert File.read!(config) == "precious"
+      before = for name <- File.ls!(dir), do: {name, File.read!(Path.join(dir, name))}
+      bad = %{"a" => zeros({2}), "b" => zeros({2}, dtype: :complex128)}
+
+      assert {:error, %{reason: :unsupported}} =
+               Store.collect_from(Sharded.new(index, overwrite: true, max_shard_size: 8), bad)
+
+      assert Enum.sort(before) ==
+               Enum.sort(for name <- File.ls!(dir), do: {name, File.read!(Path.join(dir, name))})
     end
 
     test "a folder is its index; tied weights may be in one shard", %{dir: dir} do

@@ -12,6 +12,9 @@
 /* Deflate cannot expand further than this. */
 enum { MAX_RATIO = 1032 };
 
+/* So often in a row a format may ask for no bytes. */
+enum { MAX_NOTHING = 8 };
+
 void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, const xt_limits *limits, bool strict,
                          bool verify, xt_error *error) {
   memset(c, 0, sizeof *c);
@@ -77,6 +80,9 @@ xt_status xt_checkpoint_check_method(const xt_record *record, xt_error *error) {
   if (record->method != XT_RECORD_STORED && record->method != XT_RECORD_DEFLATED)
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)record->header,
                        "a record is compressed by zip's method %u: pack it again with deflate", record->method);
+  bool inflated = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
+  if (record->method == XT_RECORD_DEFLATED && inflated)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "a record is larger packed than unpacked");
   if (record->method == XT_RECORD_DEFLATED && record->size / MAX_RATIO > record->packed)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
                        "a record claims to expand further than deflate can");
@@ -108,12 +114,17 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
 
 /* What is in memory already is not asked for. */
 xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  for (;;) {
+  if (c->file_size >= XT_INLINE) /* from there on an offset would be taken for an address */
+    return xt_error_set(error, XT_STATUS_limit, "a file of %" PRIu64 " bytes", c->file_size);
+  for (int nothing = 0; nothing < MAX_NOTHING;) {
     *need = (xt_need){0, 0, NULL};
     xt_status status = step(c, need, error);
-    if (status != XT_STATUS_ok || !need->size || !c->unpacked) return status;
-    memcpy(need->to, c->memory->data + need->offset, need->size);
+    if (status != XT_STATUS_ok || (!need->size && c->root)) return status;
+    if (!need->size) nothing++; /* no bytes were wanted, and there they are: go on */
+    else if (!c->unpacked) return status;
+    else memcpy(need->to, c->memory->data + need->offset, need->size);
   }
+  return xt_error_set(error, XT_STATUS_corrupt, "the file describes nothing");
 }
 
 void xt_checkpoint_free(xt_checkpoint *c) {

@@ -51,6 +51,7 @@ typedef struct xt_checkpoint {
 
   /* while opening */
   int state;
+  size_t pickled, before_pickles; /* bytes of pickles so far, and what the arena held before them */
   uint8_t *head;
   size_t head_size;
   void **buffers; /* all that opening allocated and the tree may point into */

@@ -65,7 +65,9 @@ static xt_status read_keys(xt_checkpoint *c, work *w, xt_need *need, xt_error *e
   xt_meaning_free(&plain);
   if (status != XT_STATUS_ok) return status;
   if (w->list->kind != XT_NODE_LIST) return broken(w->at, error, "the keys of its storages are no list");
-  if (w->list->list.count != c->meaning.storage_count)
+  size_t stored = 0; /* arrays of numpy have their bytes in the pickle */
+  for (size_t i = 0; i < c->meaning.storage_count; i++) stored += c->meaning.storages[i].data == NULL;
+  if (w->list->list.count != stored)
     return broken(w->at, error, "it lists another number of storages than its tensors have");
   c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
   if (!c->records || !xt_records_reserve(&c->directory, &c->arena, w->list->list.count, true))

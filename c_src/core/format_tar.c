@@ -9,6 +9,7 @@
 #include "format.h"
 
 enum { START, MEMBERS, COUNT, STORAGE, VIEWS, TENSORS, OBJECT };
+enum { MAX_TABLE = 64 << 20 };
 enum { BLOCK = 512, AHEAD = 64 << 10, MAX_DIMS = 64 };
 enum { STORAGES_MEMBER, TENSORS_MEMBER, PICKLE_MEMBER, MEMBER_COUNT };
 
@@ -174,7 +175,7 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   w->at += 8;
   if (numel > INT64_MAX / 16) return broken(w->at, error, "a storage's size is negative or too large");
   c->meaning.error = error;
-  status = xt_meaning_add_storage(&c->meaning, label, head->list.items[1]->text.data, dtype, (int64_t)numel, &index);
+  status = xt_meaning_add_storage(&c->meaning, label, "", dtype, (int64_t)numel, &index);
   if (status != XT_STATUS_ok) return status;
   xt_storage *storage = &c->meaning.storages[index];
   storage->location = head->list.items[1]->text.data;
@@ -232,6 +233,7 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
   size_t used;
   xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
+  c->pickled = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
   xt_status status =
       xt_opening_first_pickle(c, &plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
   xt_meaning_free(&plain);

@@ -80,6 +80,11 @@ static void put_key(writer *out, const xt_node *key, int depth) {
   case XT_NODE_BOOL: put(out, key->boolean ? "True" : "False", key->boolean ? 4 : 5); return;
   case XT_NODE_NONE: put(out, "None", 4); return;
   case XT_NODE_DTYPE: put(out, xt_dtype_get(key->dtype)->name, strlen(xt_dtype_get(key->dtype)->name)); return;
+  case XT_NODE_GLOBAL:
+    put(out, key->global.module, key->global.module_size);
+    put(out, ".", 1);
+    put(out, key->global.name, key->global.name_size);
+    return;
   case XT_NODE_TUPLE:
     put(out, "(", 1);
     for (size_t i = 0; i < key->list.count && depth < 4; i++) {
@@ -115,7 +120,7 @@ typedef struct {
   writer name;
 } walker;
 
-enum { ON_STACK = 1, MAX_KEY_NODES = 1000 };
+enum { ON_STACK = 1, MAX_KEY_NODES = 1000, TEXT_WEIGHT = 16, MAX_TUPLE = (1 << 24) - 1 };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "no memory for the index of tensors");
@@ -164,8 +169,10 @@ static uint64_t weight(const walker *w, const xt_node *node) {
   case XT_NODE_TEXT:
   case XT_NODE_RAW_TEXT:
   case XT_NODE_BYTES:
-  case XT_NODE_BYTEARRAY: return node->text.size / 256;
-  case XT_NODE_TENSOR: return w->name.size / 256 + w->depth / 8; /* a key that names it was counted itself */
+  case XT_NODE_BYTEARRAY: return node->text.size / TEXT_WEIGHT;
+  case XT_NODE_GLOBAL: return (node->global.module_size + node->global.name_size) / TEXT_WEIGHT;
+  case XT_NODE_DEVICE: return node->device.type_size / TEXT_WEIGHT;
+  case XT_NODE_TENSOR: return w->name.size / TEXT_WEIGHT + w->depth / 8; /* a key that names it was counted itself */
   default: return 0;
   }
 }
@@ -185,6 +192,9 @@ static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_ke
     return add_entry(w, node, path);
   }
   if (!xt_child_count(node)) return XT_STATUS_ok;
+  if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
+    return xt_error_set(w->error, XT_STATUS_limit, "a tuple of %zu items; Erlang has room for %d", node->list.count,
+                        MAX_TUPLE);
   if (node->walk == ON_STACK) return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself");
   if (w->depth == w->limits->max_depth)
     return xt_error_set(w->error, XT_STATUS_limit, "the object is nested deeper than %u levels; the limit is depth",

@@ -148,7 +148,10 @@ bool xt_json_text(xt_json *j, xt_json_string *text) {
     uint8_t c = j->data[j->at];
     if (c == '"') break;
     if (c < 0x20) return xt_json_fail(j, "a string holds a control character");
-    if (c == '\\') escaped = true, j->at++;
+    if (c == '\\') {
+      escaped = true;
+      if (++j->at >= j->size) return xt_json_fail(j, "a string has no end");
+    }
     if (c >= 0x80) wide = true;
   }
   const uint8_t *from = j->data + start;

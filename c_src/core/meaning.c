@@ -198,6 +198,8 @@ static bool is_untyped(const xt_node *class) {
          xt_equals(class->global.name, class->global.name_size, "_UntypedStorage");
 }
 
+enum { MAX_KEY = 256 }; /* torch's are numbers and "cuda:0" */
+
 static xt_status storage_id(xt_meaning *m, const xt_node *id, xt_node **out) {
   if (id->kind != XT_NODE_TUPLE || id->list.count < 5 || !xt_node_is_text(id->list.items[0], "storage", 7))
     return xt_meaning_corrupt(m, "a persistent id is no storage");
@@ -210,6 +212,8 @@ static xt_status storage_id(xt_meaning *m, const xt_node *id, xt_node **out) {
                        "strict: torch's weights_only cannot read an untyped storage of a legacy file");
   if (key->kind != XT_NODE_TEXT || location->kind != XT_NODE_TEXT || numel->kind != XT_NODE_INT)
     return xt_meaning_corrupt(m, "a storage's key, location or size has the wrong type");
+  if (key->text.size > MAX_KEY || location->text.size > MAX_KEY)
+    return xt_meaning_corrupt(m, "a storage's key or location is too long");
   xt_node full = {.kind = XT_NODE_TEXT};
   bool is_new;
   uint32_t index;

@@ -34,6 +34,7 @@ typedef struct {
   xt_table labels;           /* XT_IDS_LABELS: key → node */
   size_t inside;             /* how many saves within this pickle were read */
   bool within;               /* this is one of them */
+  size_t allowance;          /* bytes that saves within may have together: those of the pickle */
   uint64_t max_tensor_bytes; /* logical bytes of one tensor: a stride of 0 repeats for free */
   int64_t at;                /* byte offset of the opcode at work, for errors */
   xt_error *error;

@@ -52,6 +52,8 @@ xt_status xt_load_from_bytes(xt_meaning *m, const xt_node *args, xt_node **out) 
   if (!bytes || (bytes->kind != XT_NODE_BYTES && bytes->kind != XT_NODE_TEXT) || bytes->text.size < 2 + sizeof magic ||
       memcmp(bytes->text.data + 2, magic, sizeof magic))
     return XT_STATUS_ok;
+  if (bytes->text.size > m->allowance) return xt_meaning_corrupt(m, "a save inside is read more than once");
+  m->allowance -= bytes->text.size;
   if (m->within) return xt_meaning_corrupt(m, "a save inside a save inside a pickle");
   char *folder = xt_arena_alloc(m->arena, 32, 1);
   if (!folder) return xt_meaning_no_memory(m);

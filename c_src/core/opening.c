@@ -7,7 +7,7 @@
 #include "skim.h"
 
 /* Memory that an object tree may take: honest ones need a tenth of it. */
-enum { TREE_BASE = 64 << 20, TREE_RATIO = 64 };
+enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
 
 enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
 
@@ -130,8 +130,11 @@ bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *s
 xt_status xt_opening_first_pickle(xt_checkpoint *c, xt_meaning *meaning, const uint8_t *data, size_t size, int64_t at,
                                   size_t *used, xt_node **root, xt_error *error) {
   meaning->error = error;
+  /* many small pickles have no more room than one large one */
+  if (!c->pickled) c->before_pickles = c->arena.used;
+  c->pickled += size < MAX_COUNTED ? size : MAX_COUNTED;
   c->arena.exceeded = false;
-  c->arena.limit = c->arena.used + TREE_BASE + size * TREE_RATIO;
+  c->arena.limit = c->before_pickles + TREE_BASE + c->pickled * TREE_RATIO;
   error->offset = -1;
   xt_status status = xt_pickle_read(data, size, meaning, used, root);
   if (status == XT_STATUS_ok) return status;
@@ -194,7 +197,7 @@ xt_status xt_opening_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *mor
     if (status != XT_STATUS_ok) return status;
   }
   c->arena.exceeded = false;
-  c->arena.limit = c->arena.used + TREE_BASE + pickle_size * TREE_RATIO;
+  c->arena.limit = c->arena.used + TREE_BASE + (pickle_size < MAX_COUNTED ? pickle_size : MAX_COUNTED) * TREE_RATIO;
   uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
   xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
   if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_opening_no_memory(error);

@@ -70,7 +70,10 @@ static void sweep(int folder) {
     return;
   }
   for (struct dirent *entry; (entry = readdir(dir));) {
-    if (strncmp(entry->d_name, prefix, sizeof prefix - 1)) continue;
+    const char *rest = entry->d_name + sizeof prefix - 1;
+    if (strncmp(entry->d_name, prefix, sizeof prefix - 1) || strlen(rest) != 24 ||
+        strspn(rest, "0123456789abcdef") != 24)
+      continue;
     int left = openat(folder, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (left < 0) continue;
     if (!flock(left, LOCK_EX | LOCK_NB)) unlinkat(folder, entry->d_name, 0);

@@ -262,9 +262,6 @@ static xt_status push_line_text(machine *m, bool unicode) {
 /* ---- Globals, calls and building ---- */
 
 static xt_status push_global(machine *m, const char *module, size_t module_size, const char *name, size_t name_size) {
-  if (xt_utf8_check((const uint8_t *)module, module_size) != XT_UTF8_VALID ||
-      xt_utf8_check((const uint8_t *)name, name_size) != XT_UTF8_VALID)
-    return corrupt(m, "the name of a class is not UTF-8");
   xt_status status = push_new(m, XT_NODE_GLOBAL);
   if (status != XT_STATUS_ok) return status;
   xt_node *node = top(m);
@@ -278,6 +275,9 @@ static xt_status global_lines(machine *m) {
   size_t module_size, name_size;
   xt_status status = take_line(m, &module, &module_size);
   if (status == XT_STATUS_ok) status = take_line(m, &name, &name_size);
+  if (status == XT_STATUS_ok && (xt_utf8_check((const uint8_t *)module, module_size) != XT_UTF8_VALID ||
+                                 xt_utf8_check((const uint8_t *)name, name_size) != XT_UTF8_VALID))
+    return corrupt(m, "the name of a class is not UTF-8");
   return status == XT_STATUS_ok ? push_global(m, module, module_size, name, name_size) : status;
 }
 
@@ -619,6 +619,7 @@ static xt_status run(machine *m, xt_node **root) {
 
 xt_status xt_pickle_read(const uint8_t *data, size_t size, xt_meaning *meaning, size_t *used, xt_node **root) {
   machine m = {.in = {data, size, 0, false}, .meaning = meaning, .arena = meaning->arena, .error = meaning->error};
+  if (!meaning->within) meaning->allowance = size;
   /* Objects take at least some bytes to describe; what takes fewer is a bomb. */
   m.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
   m.none = xt_node_new(m.arena, XT_NODE_NONE);

@@ -1,21 +1,39 @@
 #include "table.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 
-/* FNV-1a over words with a final mix; seeded with an address, so that a file cannot aim for collisions. */
+/* Two secrets of this process go into every round, so that a file cannot aim for collisions. */
+static uint64_t secrets[2];
+
+static void choose_secrets(void) {
+  uint64_t fallback[2] = {(uint64_t)(uintptr_t)&secrets ^ 0x9E3779B97F4A7C15ull,
+                          (uint64_t)time(NULL) * 0xD6E8FEB86659FD93ull};
+  if (getrandom(secrets, sizeof secrets, GRND_NONBLOCK) != sizeof secrets) memcpy(secrets, fallback, sizeof secrets);
+}
+
+/* The 128 bits of a product, folded. */
+static uint64_t mix(uint64_t a, uint64_t b) {
+  __extension__ unsigned __int128 product = (unsigned __int128)a * b;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
 static uint32_t hash_of(const void *key, size_t size) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   const unsigned char *bytes = key;
-  uint64_t hash = (1469598103934665603ull ^ (uint64_t)(uintptr_t)&hash_of) + size;
+  pthread_once(&once, choose_secrets);
+  uint64_t hash = secrets[0] ^ size;
   for (; size >= 8; bytes += 8, size -= 8) {
     uint64_t word;
     memcpy(&word, bytes, 8);
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 32;
+    hash = mix(hash ^ word, secrets[1] ^ hash);
   }
   uint64_t word = 0;
   memcpy(&word, bytes, size);
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  hash = mix(hash ^ word ^ secrets[0], secrets[1]);
   return (uint32_t)(hash >> 32);
 }
 

@@ -169,6 +169,8 @@ defmodule ExTorch.Checkpoint do
     near =
       ckpt
       |> keys()
+      |> Stream.filter(&(byte_size(&1) < 200 and byte_size(asked) < 200))
+      |> Enum.take(20_000)
       |> Enum.map(&{String.jaro_distance(&1, asked), &1})
       |> Enum.filter(fn {score, _} -> score > 0.75 end)
       |> Enum.sort(:desc)

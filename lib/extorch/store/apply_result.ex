@@ -8,6 +8,8 @@ defmodule ExTorch.Store.ApplyResult do
     * `unused` - the file has it, the module not
     * `errors` - shape, dtype or reading failed: maps of `:name, :reason, :message, :expected, :found`
 
+  In the result that an error carries, `applied` has the names that would have been filled; the module is as it was.
+
   Names are those the module knows, but for file names that no module name stands for. `module` is the updated module.
   `suggestions` has for a missing name the unused one most like it.
   """

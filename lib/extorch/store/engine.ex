@@ -21,7 +21,7 @@ defmodule ExTorch.Store.Engine do
       {result, bytes} =
         if options.allow_partial or ApplyResult.complete?(result),
           do: read(file, options, result, wanted),
-          else: {result, 0}
+          else: {%{result | applied: for({_, name, _, _, _} <- wanted, do: name)}, 0}
 
       Telemetry.execute(
         [:extorch, :store, :apply],
@@ -45,7 +45,7 @@ defmodule ExTorch.Store.Engine do
     else
       reason = if result.errors == [], do: :not_found, else: hd(result.errors).reason
       # what was read before something failed is not kept
-      result = %{result | module: module, applied: []}
+      result = %{result | module: module}
 
       error =
         Error.new(
@@ -72,7 +72,15 @@ defmodule ExTorch.Store.Engine do
   # Every name of both sides into one list; and what is to be read, in file order.
   defp sort(file, options, leaves, pairs, outside) do
     targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
-    entry = fn name -> fn -> elem(file.entry.(name), 1) end end
+
+    entry = fn from ->
+      fn ->
+        case file.entry.(from) do
+          {:ok, entry} -> entry
+          {:error, _} -> described(from, %{shape: nil, dtype: nil})
+        end
+      end
+    end
 
     {known, strange} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
@@ -93,7 +101,10 @@ defmodule ExTorch.Store.Engine do
       leaves
       |> Enum.map(&elem(&1, 0))
       |> Enum.reject(&MapSet.member?(found, &1))
-      |> Enum.split_with(&(not Options.selected?(options, &1, fn -> nil end)))
+      |> Enum.split_with(fn name ->
+        # a filter that looks at the entry sees what the module has
+        not Options.selected?(options, name, fn -> described(name, elem(targets[name], 1)) end)
+      end)
 
     unused = Enum.map(unused, &elem(&1, 0)) ++ outside
     {good, errors} = check_all(wanted, file, options, targets)

@@ -171,9 +171,10 @@ defmodule ExTorch.Store.Names do
 
   # For each missing name the unused one most like it. Long lists are cut: a suggestion is for people.
   def suggestions(missing, unused) do
-    unused = Enum.take(unused, 2000)
+    unused = unused |> Enum.take(2000) |> Enum.filter(&(byte_size(&1) < 200))
 
     for name <- Enum.take(missing, 50),
+        byte_size(name) < 200,
         {score, near} <- [
           Enum.max(Enum.map(unused, &{likeness(&1, name), &1}), fn -> {0, nil} end)
         ],

@@ -266,10 +266,8 @@ defmodule ExTorch.Store.Sharded do
          old = old_shards(path),
          :ok <- write_shards(path, named, options),
          :ok <- write_index(path, named, options) do
-      # what only the old index named is of no use any more
-      for name <- old -- Enum.map(named, &elem(&1, 0)),
-          do: File.rm(Path.join(Path.dirname(path), name))
-
+      # shards of ours that only the old index named are of no use any more
+      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(beside(path, name))
       Engine.collected(path, length(pairs), start)
     end
   end
@@ -286,7 +284,7 @@ defmodule ExTorch.Store.Sharded do
          )}
   end
 
-  # Tensors stay in their order; those that share memory stay together.
+  # Tensors stay in their order; one that is too large has a shard of its own.
   defp split(pairs, limit) do
     {shards, last, _} =
       Enum.reduce(pairs, {[], [], 0}, fn {_, tensor} = pair, {shards, shard, size} ->
@@ -301,9 +299,7 @@ defmodule ExTorch.Store.Sharded do
   end
 
   defp name_shards(path, shards) do
-    stem = path |> Path.basename() |> String.replace_suffix(".index.json", "")
-    extension = Path.extname(stem)
-    base = Path.rootname(stem)
+    {base, extension} = stem(path)
     count = length(shards)
     pad = &String.pad_leading(to_string(&1), 5, "0")
 
@@ -320,34 +316,74 @@ defmodule ExTorch.Store.Sharded do
     end)
   end
 
+  # Only what has the name of a shard: an index may say anything.
   defp old_shards(path) do
+    {base, extension} = stem(path)
+    ours = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
+
     with true <- File.exists?(path),
          {:ok, weight_map} <- read_index(path) do
-      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&(check_inside(&1, path) == :ok))
+      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&Regex.match?(ours, &1))
     else
       _ -> []
     end
   end
 
+  defp stem(path) do
+    stem = path |> Path.basename() |> String.replace_suffix(".index.json", "")
+    {Path.rootname(stem), Path.extname(stem)}
+  end
+
+  defp beside(path, name), do: Path.join(Path.dirname(path), name)
+
+  # All are written under other names first, and only then put in place: a full disk leaves the old ones as they were.
   defp write_shards(path, named, options) do
-    Enum.reduce_while(named, :ok, fn {name, pairs}, :ok ->
-      target = Path.join(Path.dirname(path), name)
-      opts = Options.writing(options)
+    written =
+      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, done} ->
+        temporary = beside(path, ".extorch-new-" <> name)
 
-      opts =
-        if Path.extname(name) == ".safetensors",
-          do:
-            [
-              format: :safetensors,
-              metadata: Map.merge(%{"format" => "pt"}, Map.new(options.metadata))
-            ] ++ opts,
-          else: [format: :zip] ++ opts
+        case ExTorch.save(
+               %ExTorch.Python.Dict{pairs: pairs},
+               temporary,
+               shard_options(name, options)
+             ) do
+          :ok -> {:cont, {:ok, [{temporary, beside(path, name)} | done]}}
+          {:error, error} -> {:halt, {{:error, %{error | path: beside(path, name)}}, done}}
+        end
+      end)
 
-      case ExTorch.save(%ExTorch.Python.Dict{pairs: pairs}, target, opts) do
-        :ok -> {:cont, :ok}
-        error -> {:halt, error}
-      end
-    end)
+    case written do
+      {:ok, pairs} ->
+        Enum.find_value(pairs, :ok, fn {temporary, target} ->
+          case File.rename(temporary, target) do
+            :ok ->
+              nil
+
+            {:error, reason} ->
+              {:error,
+               located(
+                 :io,
+                 "the shard could not be put in its place: #{:file.format_error(reason)}",
+                 target
+               )}
+          end
+        end)
+
+      {error, pairs} ->
+        for {temporary, _} <- pairs, do: File.rm(temporary)
+        error
+    end
+  end
+
+  defp shard_options(name, options) do
+    if Path.extname(name) == ".safetensors",
+      do:
+        [
+          format: :safetensors,
+          metadata: Map.merge(%{"format" => "pt"}, Map.new(options.metadata))
+        ] ++
+          Options.writing(options),
+      else: [format: :zip] ++ Options.writing(options)
   end
 
   defp write_index(path, named, options) do
