@@ -98,7 +98,7 @@ defmodule ExTorch.Test.Zip do
   @doc "The records of a zip as its directory has them, and where the data of each begins."
   def records(zip) do
     {at, _} = zip |> :binary.matches(<<"PK", 5, 6>>) |> List.last()
-    <<_::binary-size(at), "PK", 5, 6, _::64, size::little-32, offset::little-32, _::binary>> = zip
+    <<"PK", 5, 6, _::64, size::little-32, offset::little-32, _::binary>> = from(zip, at)
     zip |> binary_part(offset, size) |> entries(zip)
   end
 
@@ -112,8 +112,8 @@ defmodule ExTorch.Test.Zip do
            rest::binary>>,
          zip
        ) do
-    <<_::binary-size(header), "PK", 3, 4, _::binary-22, local_name::little-16,
-      local_extra::little-16, _::binary>> = zip
+    <<"PK", 3, 4, _::binary-22, local_name::little-16, local_extra::little-16, _::binary>> =
+      from(zip, header)
 
     entry = %{
       name: name,
@@ -127,4 +127,6 @@ defmodule ExTorch.Test.Zip do
 
     [entry | entries(rest, zip)]
   end
+
+  defp from(binary, at), do: binary_part(binary, at, byte_size(binary) - at)
 end
