@@ -1,5 +1,6 @@
 #include "arena.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,41 @@ typedef struct xt_arena_chunk {
  * spend a quarter of its time in page faults. */
 enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(max_align_t) };
 
+/* Chunks of the usual large size are kept for the next arena: a node that opens one file after the other would clear
+ * the same pages each time. */
+enum { KEPT = 4 };
+static chunk *kept;
+static int kept_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static chunk *take_kept(void) {
+  pthread_mutex_lock(&lock);
+  chunk *c = kept;
+  if (c) kept = c->next, kept_count--;
+  pthread_mutex_unlock(&lock);
+  if (c) memset(c->data, 0, c->used);
+  if (c) c->used = 0;
+  return c;
+}
+
+static bool keep(chunk *c) {
+  pthread_mutex_lock(&lock);
+  bool room = kept_count < KEPT;
+  if (room) {
+    c->next = kept;
+    kept = c;
+    kept_count++;
+  }
+  pthread_mutex_unlock(&lock);
+  return room;
+}
+
 static chunk *new_chunk(size_t room) {
   size_t size = sizeof(chunk) + room;
   if (room < MAPPED) return calloc(1, size);
-  chunk *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  chunk *made = size == LAST_CHUNK ? take_kept() : NULL;
+  if (made) return made;
+  made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (made == MAP_FAILED) return NULL;
   madvise(made, size, MADV_HUGEPAGE);
   return made;
@@ -26,7 +58,7 @@ static chunk *new_chunk(size_t room) {
 
 static void free_chunk(chunk *c) {
   if (c->size < MAPPED) free(c);
-  else munmap(c, sizeof *c + c->size);
+  else if (sizeof *c + c->size != LAST_CHUNK || !keep(c)) munmap(c, sizeof *c + c->size);
 }
 
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
@@ -34,7 +66,7 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
   bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
   if (!bytes) bytes = ALIGN;
-  if (arena->limit && bytes > arena->limit - arena->used) {
+  if (arena->limit && (arena->used > arena->limit || bytes > arena->limit - arena->used)) {
     arena->exceeded = true;
     return NULL;
   }

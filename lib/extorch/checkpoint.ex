@@ -51,7 +51,7 @@ defmodule ExTorch.Checkpoint do
   def open(source, opts \\ []) do
     options = Options.check!(opts)
 
-    case open_native(source, Options.native(options)) do
+    case open_or_close(source, Options.native(options)) do
       {:ok, resource} ->
         ckpt = %__MODULE__{resource: resource, source: source, options: options}
         {:ok, if(is_struct(source), do: forget_source(ckpt), else: ckpt)}
@@ -60,6 +60,15 @@ defmodule ExTorch.Checkpoint do
         close_source(source)
         {:error, located(error, source)}
     end
+  end
+
+  # A source that raises is closed all the same.
+  defp open_or_close(source, native) do
+    open_native(source, native)
+  catch
+    kind, reason ->
+      close_source(source)
+      :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   # What had to be read whole to be opened (a gzip, a plain pickle) is in memory: the source is done with.

@@ -54,7 +54,14 @@ defmodule ExTorch.Checkpoint.Remote do
       {:ok, bytes} when is_binary(bytes) and byte_size(bytes) == size ->
         {:ok, bytes}
 
-      {:ok, bytes} when is_binary(bytes) ->
+      {:ok, other} when not is_binary(other) ->
+        {:error,
+         Error.new(
+           :io,
+           "the source gave #{inspect(other, limit: 3)} where bytes were asked for at #{offset}"
+         )}
+
+      {:ok, bytes} ->
         {:error,
          Error.new(
            :io,
