@@ -62,7 +62,7 @@ for i in range(7):
 print(best * 1000)
 """
 
-ms = Data.median(15, fn -> safetensors |> Checkpoint.open!() |> Checkpoint.keys() end)
+ms = Data.best(25, fn -> safetensors |> Checkpoint.open!() |> Checkpoint.keys() end)
 
 note =
   case Data.python(peer, [safetensors]) do
@@ -73,7 +73,7 @@ note =
       "#{Float.round(String.to_float(text) / ms, 1)} times faster than Python's safe_open and keys (#{text} ms)"
   end
 
-Data.show("20,000 tensors, safetensors: open and keys", ms, note)
+Data.show("20,000 tensors, safetensors: open and keys, best", ms, note)
 
 # One tensor of a large legacy file: its own bytes, and little more.
 large = Data.write_legacy(Path.join(dir, "llm.legacy.pt"), Data.llm_sizes(), 2, "HalfStorage")
