@@ -1,7 +1,8 @@
 /* Loading many storages: each is read once, in file order, small neighbours together; in steps, so that the caller can
  * report progress and be stopped between them.
  *
- * One caller's thread reads; the memory of the next large storages is taken a little earlier and touched by another.
+ * The caller's thread reads. Where there is a core to spare, the memory of the next large storages is taken a little
+ * earlier and touched by another thread.
  */
 #ifndef XT_LOADER_H
 #define XT_LOADER_H
