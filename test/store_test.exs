@@ -422,6 +422,18 @@ defmodule ExTorch.StoreTest do
           )
   end
 
+  test "the raising twins", %{path: path} do
+    store = PyTorch.new(path)
+    assert Store.collect_from!(store, %{"a" => ones({2})}) == :ok
+    assert %ApplyResult{applied: ["a"]} = Store.apply_to!(store, %{"a" => zeros({2})})
+    assert Store.keys!(store) == ["a"]
+    assert %{shape: {2}} = Store.entry!(store, "a")
+    assert list(Store.tensor!(store, "a")) == [1.0, 1.0]
+    assert reason(fn -> Store.tensor!(store, "b") end) == :not_found
+    assert reason(fn -> Store.apply_to!(store, %{"b" => zeros({1})}) end) == :not_found
+    assert reason(fn -> Store.collect_from!(store, %{}) end) == :bad_argument
+  end
+
   test "overwrite is asked for", %{path: path} do
     File.write!(path, "precious")
 
