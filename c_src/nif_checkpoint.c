@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/calls.h"
+#include "core/forward.h"
 #include "core/map.h"
 #include "core/memory.h"
 #include "nif_table.h"
@@ -274,6 +275,19 @@ ERL_NIF_TERM xt_nif_checkpoint_give(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   ERL_NIF_TERM need = make_need(env, &opened->need);
   xt_checkpoint_done(resource);
   return status == XT_STATUS_ok ? xt_make_ok(env, need) : xt_make_error(env, &error);
+}
+
+xt_status xt_checkpoint_for_stream(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
+                                   xt_error *error) {
+  options opts;
+  if (!get_options(env, term, &opts)) return XT_STATUS_bad_argument;
+  xt_opened *opened = new_opened();
+  if (!opened) return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
+  xt_forward_open(&opened->checkpoint, &opts.limits, opts.strict, opts.verify, error);
+  *made = make_checkpoint(env, opened);
+  xt_get_checkpoint(env, *made, out);
+  enif_keep_resource(*out);
+  return enter(*out, error);
 }
 
 /* checkpoint_close(checkpoint) :: boolean     was it open? */

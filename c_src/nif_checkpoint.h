@@ -29,6 +29,10 @@ bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource
 xt_status xt_checkpoint_use(xt_checkpoint_resource *resource, xt_error *error);
 void xt_checkpoint_done(xt_checkpoint_resource *resource);
 
+/* A checkpoint that a stream will describe: kept, and in use until xt_checkpoint_done. */
+xt_status xt_checkpoint_for_stream(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out,
+                                   ERL_NIF_TERM *term, xt_error *error);
+
 /* How the bytes of an opened checkpoint are read for this caller. */
 xt_reader xt_opened_reader(xt_opened *opened, ErlNifEnv *env, bool verify);
 

@@ -155,28 +155,14 @@ ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NI
       env, enif_make_tuple3(env, term, enif_make_uint64(env, self->loader.total), enif_make_uint64(env, logical)));
 }
 
-static xt_status make_loaded(ErlNifEnv *env, const loading *self, size_t i, ERL_NIF_TERM *out, xt_error *error) {
-  const xt_checkpoint *c = self->loader.reader.checkpoint;
-  const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
-  xt_origin from = {c, NULL, &self->loader};
-  xt_tensor *tensor = NULL;
-  xt_view view;
-  if (!xt_torch->has_dtype(t->dtype) && t->layout == XT_LAYOUT_STRIDED && !xt_node_is_meta(c, t)) {
-    xt_loader_view(&self->loader, t, &view);
-    *out = xt_node_make_raw(env, t, &view);
-    return XT_STATUS_ok;
-  }
-  xt_status status = xt_node_make_tensor(&from, t, &tensor, error);
-  if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
-  return status;
-}
-
 static xt_status make_all(ErlNifEnv *env, const loading *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
   xt_status status =
       terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "no memory for the tensors' terms");
+  const xt_checkpoint *c = self->loader.reader.checkpoint;
+  xt_origin from = {c, NULL, self->loader.regions};
   for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
-    status = make_loaded(env, self, i, &terms[i], error);
+    status = xt_node_make_term(env, &from, c->index.entries[self->entries[i]].tensor, &terms[i], error);
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   enif_free(terms);
   return status;

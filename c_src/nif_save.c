@@ -5,6 +5,7 @@
 #include "core/map.h"
 #include "core/memory.h"
 #include "core/outfile.h"
+#include "nif_checkpoint.h"
 #include "nif_save.h"
 #include "nif_table.h"
 #include "nif_tensor.h"
@@ -24,6 +25,7 @@ typedef struct {
   xt_named_tensor *names; /* safetensors */
   xt_buffer texts, metadata;
   xt_tensor *staged; /* what was fetched */
+  xt_region *shared; /* the same, once binaries see it */
   bool sync;
 } saving;
 
@@ -35,6 +37,7 @@ typedef struct {
 static void free_saving(xt_reapable *self) {
   saving *s = (saving *)self;
   xt_writer_free(&s->writer);
+  xt_region_drop(s->shared);
   xt_outfile_close(&s->file);
   xt_save_free(&s->tensors);
   xt_pickler_free(&s->pickle);
@@ -313,7 +316,7 @@ ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
     return enif_make_badarg(env);
   }
   sink_context context = {s, env, 0};
-  xt_sink sink = {write_file, &context};
+  xt_sink sink = {.write = write_file, .context = &context};
   xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
   if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
   if (status == XT_STATUS_ok && finished) status = xt_outfile_commit(&s->file, s->sync, &error);
@@ -322,4 +325,92 @@ ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   atomic_flag_clear(&resource->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? xt_am_done : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}
+
+/* ---- As terms ---- */
+
+/* The bytes of a step, as binaries: small ones are copied, payloads share the tensors' memory. */
+typedef struct {
+  saving_resource *resource;
+  ErlNifEnv *env;
+  ERL_NIF_TERM list; /* the last first */
+  size_t payload;    /* of which these bytes were given, and may go on: */
+  const uint8_t *from;
+  size_t size;
+} pieces;
+
+static void release_resource(xt_region *self) { enif_release_resource(self->owner); }
+static void release_staged(xt_region *self) { xt_tensor_drop(self->owner); }
+
+/* A binary over a payload keeps the save, and so its tensors; over what was fetched for it, only that. */
+static xt_region *region_of(pieces *p) {
+  saving *s = p->resource->saving;
+  if (!s->writer.payloads[p->payload].data) return xt_region_keep(s->shared);
+  xt_region *region = xt_region_foreign((void *)p->from, p->size, p->resource, release_resource);
+  if (region) enif_keep_resource(p->resource);
+  return region;
+}
+
+static xt_status put_shared(pieces *p, xt_error *error) {
+  if (!p->size) return XT_STATUS_ok;
+  xt_region *region = region_of(p);
+  if (!region) return no_memory(error);
+  p->list = enif_make_list_cell(p->env, xt_make_region(p->env, region, p->from, p->size), p->list);
+  p->size = 0;
+  return XT_STATUS_ok;
+}
+
+static xt_status put_copy(void *context, const void *data, size_t size, xt_error *error) {
+  pieces *p = context;
+  xt_status status = put_shared(p, error);
+  if (status != XT_STATUS_ok) return status;
+  ERL_NIF_TERM binary = xt_make_text(p->env, data, size);
+  if (binary == xt_am_nil) return no_memory(error);
+  p->list = enif_make_list_cell(p->env, binary, p->list);
+  return XT_STATUS_ok;
+}
+
+/* What was fetched lives as long as a binary sees it. */
+static xt_status keep_staged(saving *s, size_t payload, xt_error *error) {
+  if (s->writer.payloads[payload].data || !s->staged) return XT_STATUS_ok;
+  xt_region_drop(s->shared);
+  s->shared = xt_region_foreign(s->staged->info.data, s->writer.payloads[payload].bytes, s->staged, release_staged);
+  if (!s->shared) return no_memory(error);
+  s->staged = NULL;
+  return XT_STATUS_ok;
+}
+
+static xt_status share(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error) {
+  pieces *p = context;
+  xt_status status = XT_STATUS_ok;
+  if (p->payload != payload || p->from + p->size != data) status = put_shared(p, error);
+  if (status == XT_STATUS_ok) status = keep_staged(p->resource->saving, payload, error);
+  if (status != XT_STATUS_ok) return status;
+  if (!p->size) p->from = data;
+  p->payload = payload;
+  p->size += size;
+  return status;
+}
+
+/* save_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifUInt64 budget;
+  xt_error error;
+  bool finished = false;
+  (void)argc;
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd >= 0)
+    return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  saving *s = resource->saving;
+  pieces made = {resource, env, enif_make_list(env, 0), 0, NULL, 0};
+  xt_sink sink = {put_copy, share, &made};
+  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  if (status == XT_STATUS_ok) status = put_shared(&made, &error);
+  if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
+  ERL_NIF_TERM done = enif_make_uint64(env, s->writer.written), list = enif_make_list(env, 0);
+  atomic_flag_clear(&resource->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  enif_make_reverse_list(env, made.list, &list);
+  return xt_make_ok(env, enif_make_tuple3(env, finished ? xt_am_done : xt_am_more, done, list));
 }

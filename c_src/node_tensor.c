@@ -56,7 +56,7 @@ static xt_status make_strided(const xt_origin *from, const xt_node_tensor *t, xt
   xt_view view;
   xt_status status = XT_STATUS_ok;
   if (from->reader) status = xt_reader_view(from->reader, t, &view, error);
-  else xt_loader_view(from->loader, t, &view);
+  else xt_reader_over(from->regions[t->storage], t, &view);
   if (status != XT_STATUS_ok) return status;
   xt_foreign memory = {.data = view.data,
                        .dtype = dtype,
@@ -151,4 +151,18 @@ ERL_NIF_TERM xt_node_make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *
                            xt_make_dtype(t->dtype), xt_make_dims(env, t->sizes, (int)t->ndim),
                            xt_make_dims(env, view->strides, (int)t->ndim)};
   return xt_make_struct(env, keys, values, 5);
+}
+
+xt_status xt_node_make_term(ErlNifEnv *env, const xt_origin *from, const xt_node_tensor *t, ERL_NIF_TERM *out,
+                            xt_error *error) {
+  xt_tensor *tensor = NULL;
+  xt_view view;
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_node_is_meta(from->checkpoint, t)) {
+    xt_reader_over(from->regions[t->storage], t, &view);
+    *out = xt_node_make_raw(env, t, &view);
+    return XT_STATUS_ok;
+  }
+  xt_status status = xt_node_make_tensor(from, t, &tensor, error);
+  if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
+  return status;
 }

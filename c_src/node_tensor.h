@@ -4,15 +4,20 @@
 
 #include <erl_nif.h>
 
-#include "core/loader.h"
+#include "core/reader.h"
 #include "torch/xt_torch.h"
 
-/* Where the bytes of a strided tensor come from: a reader, or a loader that has read them. */
+/* Where the bytes of a strided tensor come from: a reader, or storages that were read. */
 typedef struct {
   const xt_checkpoint *checkpoint;
-  const xt_reader *reader; /* NULL: the loader */
-  const xt_loader *loader;
+  const xt_reader *reader; /* NULL: the regions of the storages */
+  xt_region *const *regions;
 } xt_origin;
+
+/* What stands for the tensor in a term, over storages that were read: a %Tensor{}, or a %RawTensor{} where LibTorch
+ * lacks the dtype. */
+xt_status xt_node_make_term(ErlNifEnv *env, const xt_origin *from, const xt_node_tensor *t, ERL_NIF_TERM *out,
+                            xt_error *error);
 
 /* Strided, meta, sparse or quantized; conj and neg bits and the mark for gradients are set. */
 xt_status xt_node_make_tensor(const xt_origin *from, const xt_node_tensor *t, xt_tensor **out, xt_error *error);

@@ -93,6 +93,8 @@
   X(place)          \
   X(open)           \
   X(more)           \
+  X(again)          \
+  X(described)      \
   X(done)           \
   X(__struct__)     \
   X(__exception__)

@@ -13,7 +13,6 @@ enum { LOCAL = XT_ARCHIVE_STATES, DATA };
 enum { PICKLE, CONSTANTS, BYTEORDER, VERSION, DATA_VERSION, FORMAT_VERSION, ALIGNMENT, WANTED };
 static const char *const names[WANTED] = {"data.pkl",      "constants.pkl",   "byteorder",         "version",
                                           ".data/version", ".format_version", ".storage_alignment"};
-enum { SMALL_RECORD = 4096 };
 
 typedef struct {
   size_t wanted; /* which of the names */
@@ -30,24 +29,32 @@ static void keep_text(char *to, size_t room, const uint8_t *data, size_t size) {
   to[size] = 0;
 }
 
-static xt_status take(xt_checkpoint *c, work *w, const uint8_t *data, xt_error *error) {
-  size_t size = w->record->size;
-  switch (w->wanted) {
-  case PICKLE:
-  case CONSTANTS:
-    w->pickles[w->wanted] = data;
-    w->sizes[w->wanted] = size;
-    break;
+int xt_archive_text(const char *name, size_t size) {
+  for (int i = BYTEORDER; i < WANTED; i++)
+    if (strlen(names[i]) == size && !memcmp(name, names[i], size)) return i;
+  return 0;
+}
+
+xt_status xt_archive_take_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,
+                               xt_error *error) {
+  switch (text) {
   case BYTEORDER:
     if (size == 3 && !memcmp(data, "big", 3)) c->big_endian = true;
     else if (size != 6 || memcmp(data, "little", 6))
-      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)w->record->header,
-                         "the record byteorder says neither little nor big");
+      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "the record byteorder says neither little nor big");
     break;
   case FORMAT_VERSION: keep_text(c->format_version, sizeof c->format_version, data, size); break;
   case ALIGNMENT: keep_text(c->alignment, sizeof c->alignment, data, size); break;
   default: keep_text(c->version, sizeof c->version, data, size); break;
   }
+  return XT_STATUS_ok;
+}
+
+static xt_status take(xt_checkpoint *c, work *w, const uint8_t *data, xt_error *error) {
+  const xt_record *record = w->record;
+  if (w->wanted > CONSTANTS) return xt_archive_take_text(c, (int)w->wanted, data, record->size, record->header, error);
+  w->pickles[w->wanted] = data;
+  w->sizes[w->wanted] = record->size;
   return XT_STATUS_ok;
 }
 
@@ -108,7 +115,7 @@ static xt_status next(xt_checkpoint *c, work *w, xt_need *need, xt_error *error)
                           "the file is an archive without data.pkl: it is no checkpoint that torch.save wrote");
     if (!w->record) continue;
     bool pickle = w->wanted <= CONSTANTS;
-    uint64_t most = pickle ? c->limits.pickle_bytes : SMALL_RECORD;
+    uint64_t most = pickle ? c->limits.pickle_bytes : XT_ARCHIVE_TEXT;
     if (w->record->size > most)
       return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record->header,
                          "the record %s has %" PRIu64 " bytes, and the limit%s is %" PRIu64, name, w->record->size,

@@ -48,6 +48,7 @@ typedef struct xt_checkpoint {
   uint64_t base;     /* where in the file this save begins */
   uint64_t next;     /* where the one after it does; 0: there is none */
   uint64_t file_size;
+  bool endless; /* it comes as a stream: file_size is only more than can come */
 
   /* while opening */
   int state;

@@ -28,6 +28,8 @@ extern "C" {
   X(bad_argument)      \
   X(no_memory)         \
   X(stopping)          \
+  X(timeout)           \
+  X(closed)            \
   X(torch)
 
 #define XT_STATUS_ENUM(name) XT_STATUS_##name,

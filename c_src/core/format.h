@@ -59,4 +59,32 @@ xt_status xt_archive_begin(xt_checkpoint *c, xt_need *need, xt_error *error);
 xt_status xt_archive_step(xt_checkpoint *c, xt_need *need, xt_error *error);
 enum { XT_ARCHIVE_STATES = 100 }; /* its states are from here on */
 
+/* The small texts of an archive, by their name below the root folder: 0 when it is none of them. */
+enum { XT_ARCHIVE_TEXT = 4096 }; /* the longest */
+int xt_archive_text(const char *name, size_t size);
+xt_status xt_archive_take_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,
+                               xt_error *error);
+
+/* What a stream's list of records says; it ends at `at`, where the first of them begins. The bytes are kept. */
+xt_status xt_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
+
+/* The parts of a legacy file. A small pickle (which: 0 to 2) is only looked at, the object becomes the tree; keys are
+ * those of the storages that follow, each behind the number of its elements. The bytes of both are kept. */
+enum { XT_LEGACY_SMALL = 3, XT_LEGACY_PREFIX = 8 };
+xt_status xt_legacy_read_small(xt_checkpoint *c, int which, const uint8_t *data, size_t size, uint64_t at,
+                               xt_error *error);
+xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
+xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
+                              xt_error *error);
+
+/* Which storage a key is of, and where its elements begin: the count stands in `bytes`, perhaps after up to `slack`
+ * others. */
+xt_status xt_legacy_place_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
+                                  uint64_t at, uint32_t *storage, uint64_t *place, xt_error *error);
+
+/* A safetensors file: its header's size from its first 8 bytes, and the header, whose bytes are kept. */
+enum { XT_SAFETENSORS_PREFIX = 8 };
+xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error);
+xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error);
+
 #endif

@@ -6,8 +6,8 @@
 #include "cursor.h"
 #include "format.h"
 
-enum { START, SMALL, OBJECT = SMALL + 3, KEYS, STORAGES };
-enum { PROTOCOL = 1001, PREFIX = 8, AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
+enum { START, SMALL, OBJECT = SMALL + XT_LEGACY_SMALL, KEYS, STORAGES };
+enum { PROTOCOL = 1001, AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
 
 typedef struct {
   xt_window small, object, keys, walk; /* each pickle keeps its bytes: the tree points into them */
@@ -23,22 +23,89 @@ static xt_status broken(uint64_t at, xt_error *error, const char *what) {
   return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "the legacy checkpoint is broken: %s", what);
 }
 
-/* ---- Pickles ---- */
+/* ---- Parts ---- */
+
+xt_status xt_legacy_read_small(xt_checkpoint *c, int which, const uint8_t *data, size_t size, uint64_t at,
+                               xt_error *error) {
+  xt_node *value;
+  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
+  xt_status status = xt_opening_pickle(c, &plain, data, size, (int64_t)at, &value, error);
+  xt_meaning_free(&plain);
+  if (status != XT_STATUS_ok) return status;
+  if (which == 1 && (value->kind != XT_NODE_INT || value->integer != PROTOCOL))
+    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)at, "a legacy checkpoint of a protocol that is not %d",
+                       PROTOCOL);
+  if (which == 2 && value->kind != XT_NODE_DICT) return broken(at, error, "it does not describe a system");
+  return status;
+}
+
+xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
+  c->meaning.ids = XT_IDS_LEGACY;
+  return xt_opening_pickle(c, &c->meaning, data, size, (int64_t)at, &c->root, error);
+}
+
+xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
+                              xt_error *error) {
+  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
+  xt_status status = xt_opening_pickle(c, &plain, data, size, (int64_t)at, keys, error);
+  xt_meaning_free(&plain);
+  if (status != XT_STATUS_ok) return status;
+  if ((*keys)->kind != XT_NODE_LIST) return broken(at, error, "the keys of its storages are no list");
+  size_t stored = 0; /* arrays of numpy have their bytes in the pickle */
+  for (size_t i = 0; i < c->meaning.storage_count; i++) stored += c->meaning.storages[i].data == NULL;
+  if ((*keys)->list.count != stored)
+    return broken(at, error, "it lists another number of storages than its tensors have");
+  c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
+  if (!c->records || !xt_records_reserve(&c->directory, &c->arena, stored, true)) return xt_opening_no_memory(error);
+  return status;
+}
+
+/* torch writes fewer than an element's bytes too many when a byte storage is seen as a wider type: then the next count
+ * stands a little further on. */
+static bool find_count(const uint8_t *bytes, uint64_t slack, int64_t numel, uint64_t *stray) {
+  for (*stray = 0; *stray <= slack; ++*stray)
+    if (xt_le(bytes + *stray, XT_LEGACY_PREFIX) == (uint64_t)numel) return true;
+  return false;
+}
+
+static xt_status find_storage(const xt_checkpoint *c, const xt_node *key, uint64_t at, uint32_t *out, xt_error *error) {
+  size_t *which = key->kind == XT_NODE_TEXT ? xt_table_get(&c->meaning.by_key, key->text.data, key->text.size) : NULL;
+  if (!which) return broken(at, error, "it lists a storage that no tensor has");
+  *out = (uint32_t)*which;
+  return XT_STATUS_ok;
+}
+
+xt_status xt_legacy_place_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
+                                  uint64_t at, uint32_t *which, uint64_t *place, xt_error *error) {
+  uint64_t stray;
+  xt_status status = find_storage(c, key, at, which, error);
+  if (status != XT_STATUS_ok) return status;
+  const xt_storage *storage = &c->meaning.storages[*which];
+  if (!find_count(bytes, slack, storage->numel, &stray))
+    return broken(at, error, "a storage has another number of elements than its tensors expect");
+  *place = at + stray + XT_LEGACY_PREFIX;
+  if (storage->bytes > c->file_size - *place)
+    return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
+                       "a storage ends at byte %" PRIu64 " and the file at %" PRIu64
+                       ": most often an incomplete download; fetch it again",
+                       *place + storage->bytes, c->file_size);
+  bool taken;
+  xt_record *record =
+      xt_records_add_placed(&c->directory, storage->key, storage->key_size, *place, storage->bytes, &taken);
+  if (taken) return broken(at, error, "it lists a storage twice");
+  if (!record) return xt_opening_no_memory(error);
+  c->records[*which] = record;
+  return XT_STATUS_ok;
+}
+
+/* ---- Through a file ---- */
 
 static xt_status read_small(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
-  xt_node *value;
   size_t size;
   if (!xt_window_pickle(c, &w->small, w->at, &size, need, error, &status)) return status;
-  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
-  status = xt_opening_pickle(c, &plain, w->small.data + (w->at - w->small.at), size, (int64_t)w->at, &value, error);
-  xt_meaning_free(&plain);
-  if (status != XT_STATUS_ok) return status;
-  if (c->state == SMALL + 1 && (value->kind != XT_NODE_INT || value->integer != PROTOCOL))
-    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)w->at, "a legacy checkpoint of a protocol that is not %d",
-                       PROTOCOL);
-  if (c->state == SMALL + 2 && value->kind != XT_NODE_DICT)
-    return broken(w->at, error, "it does not describe a system");
+  const uint8_t *data = w->small.data + (w->at - w->small.at);
+  status = xt_legacy_read_small(c, c->state - SMALL, data, size, w->at, error);
   w->at += size;
   c->state++;
   return status;
@@ -48,8 +115,7 @@ static xt_status read_object(xt_checkpoint *c, work *w, xt_need *need, xt_error 
   xt_status status;
   size_t size;
   if (!xt_window_pickle(c, &w->object, w->at, &size, need, error, &status)) return status;
-  c->meaning.ids = XT_IDS_LEGACY;
-  status = xt_opening_pickle(c, &c->meaning, w->object.data, size, (int64_t)w->at, &c->root, error);
+  status = xt_legacy_read_object(c, w->object.data, size, w->at, error);
   w->object_size = size;
   w->at += size;
   c->state = KEYS;
@@ -60,60 +126,26 @@ static xt_status read_keys(xt_checkpoint *c, work *w, xt_need *need, xt_error *e
   xt_status status;
   size_t size;
   if (!xt_window_pickle(c, &w->keys, w->at, &size, need, error, &status)) return status;
-  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
-  status = xt_opening_pickle(c, &plain, w->keys.data, size, (int64_t)w->at, &w->list, error);
-  xt_meaning_free(&plain);
-  if (status != XT_STATUS_ok) return status;
-  if (w->list->kind != XT_NODE_LIST) return broken(w->at, error, "the keys of its storages are no list");
-  size_t stored = 0; /* arrays of numpy have their bytes in the pickle */
-  for (size_t i = 0; i < c->meaning.storage_count; i++) stored += c->meaning.storages[i].data == NULL;
-  if (w->list->list.count != stored)
-    return broken(w->at, error, "it lists another number of storages than its tensors have");
-  c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
-  if (!c->records || !xt_records_reserve(&c->directory, &c->arena, w->list->list.count, true))
-    return xt_opening_no_memory(error);
-  w->at += size;
-  w->end = w->at;
+  status = xt_legacy_read_keys(c, w->keys.data, size, w->at, &w->list, error);
+  w->end = w->at += size;
   w->item = 1;
   c->state = STORAGES;
   return status;
 }
 
-/* ---- Storages ---- */
-
-/* torch writes fewer than an element's bytes too many when a byte storage is seen as a wider type: then the next count
- * stands a little further on. */
-static bool find_count(const uint8_t *bytes, uint64_t slack, int64_t numel, uint64_t *stray) {
-  for (*stray = 0; *stray <= slack; ++*stray)
-    if (xt_le(bytes + *stray, PREFIX) == (uint64_t)numel) return true;
-  return false;
-}
-
 static xt_status place_storage(xt_checkpoint *c, work *w, const xt_node *key, xt_need *need, xt_error *error) {
-  xt_status status;
-  size_t *which = key->kind == XT_NODE_TEXT ? xt_table_get(&c->meaning.by_key, key->text.data, key->text.size) : NULL;
-  if (!which) return broken(w->end, error, "it lists a storage that no tensor has");
-  const xt_storage *storage = &c->meaning.storages[*which];
-  uint64_t slack = w->item - 1, left = c->file_size - w->end, stray;
-  if (left < PREFIX + slack) slack = left < PREFIX ? 0 : left - PREFIX;
+  uint32_t which = 0;
+  xt_status status = find_storage(c, key, w->end, &which, error);
+  if (status != XT_STATUS_ok) return status;
+  const xt_storage *storage = &c->meaning.storages[which];
+  uint64_t slack = w->item - 1, left = c->file_size - w->end, place;
+  if (left < XT_LEGACY_PREFIX + slack) slack = left < XT_LEGACY_PREFIX ? 0 : left - XT_LEGACY_PREFIX;
   /* small storages are walked through in memory, large ones are stepped over */
   size_t ahead = storage->bytes < SMALL_STORAGE ? AHEAD : 0;
-  const uint8_t *bytes = xt_window_get(c, &w->walk, w->end, PREFIX + slack, ahead, need, error, &status);
+  const uint8_t *bytes = xt_window_get(c, &w->walk, w->end, XT_LEGACY_PREFIX + slack, ahead, need, error, &status);
   if (!bytes) return status;
-  if (!find_count(bytes, slack, storage->numel, &stray))
-    return broken(w->end, error, "a storage has another number of elements than its tensors expect");
-  uint64_t place = w->end + stray + PREFIX;
-  if (storage->bytes > c->file_size - place)
-    return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                       "a storage ends at byte %" PRIu64 " and the file at %" PRIu64
-                       ": most often an incomplete download; fetch it again",
-                       place + storage->bytes, c->file_size);
-  bool taken;
-  xt_record *record =
-      xt_records_add_placed(&c->directory, storage->key, storage->key_size, place, storage->bytes, &taken);
-  if (taken) return broken(w->end, error, "it lists a storage twice");
-  if (!record) return xt_opening_no_memory(error);
-  c->records[*which] = record;
+  status = xt_legacy_place_storage(c, key, bytes, slack, w->end, &which, &place, error);
+  if (status != XT_STATUS_ok) return status;
   w->end = place + storage->bytes;
   w->item = xt_dtype_get(storage->dtype)->size;
   w->next++;

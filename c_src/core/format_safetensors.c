@@ -9,13 +9,17 @@
 
 enum { START, HEADER };
 enum { USUAL = 72 }; /* characters for a tensor; with shorter names there are more */
-enum { PREFIX = 8, MAX_HEADER = 100000000, MAX_DIMS = 64 };
+enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000, MAX_DIMS = 64 };
 
 typedef struct {
   uint8_t *header;
-  uint64_t header_size, data; /* where the tensors' bytes begin, and how many there are */
-  uint64_t data_size;
+  uint64_t header_size;
 } work;
+
+/* Where the tensors' bytes are. */
+typedef struct {
+  uint64_t at, size;
+} extent;
 
 /* A tensor as the header says it. */
 typedef struct {
@@ -167,7 +171,7 @@ static bool room_for_one(xt_checkpoint *c) {
   return true;
 }
 
-static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *error) {
+static xt_status add_tensor(xt_checkpoint *c, const extent *data, described *t, xt_error *error) {
   const known *kind = dtype_of(t->dtype);
   uint64_t bits;
   uint32_t storage;
@@ -175,11 +179,11 @@ static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *e
   if (!kind) return broken(t, error, "has a dtype that safetensors does not have");
   size_t item = xt_dtype_get(kind->dtype)->size;
   if (t->begin < 0 || t->end < t->begin) return broken(t, error, "has offsets that are no range");
-  if ((uint64_t)t->end > w->data_size)
+  if ((uint64_t)t->end > data->size)
     return xt_error_at(
         error, XT_STATUS_truncated, (int64_t)c->file_size,
         "%.*s ends at byte %" PRIu64 " and the file at %" PRIu64 ": most often an incomplete download; fetch it again",
-        (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, w->data + (uint64_t)t->end, c->file_size);
+        (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, data->at + (uint64_t)t->end, c->file_size);
   if (!count_bits(t, kind->bits ? (uint64_t)kind->bits : 8 * item, &bits))
     return broken(t, error, "has a shape that overflows");
   if (bits != 8 * (uint64_t)(t->end - t->begin)) return broken(t, error, "has a shape that its bytes do not fit");
@@ -193,7 +197,7 @@ static xt_status add_tensor(xt_checkpoint *c, work *w, described *t, xt_error *e
     status = xt_meaning_contiguous(&c->meaning, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
   if (status != XT_STATUS_ok) return status;
   if (!room_for_one(c)) return xt_opening_no_memory(error);
-  if (!xt_records_add_placed(&c->directory, t->name.data, t->name.size, w->data + (uint64_t)t->begin,
+  if (!xt_records_add_placed(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,
                              (uint64_t)(t->end - t->begin), &taken))
     return xt_opening_no_memory(error);
   return xt_node_append(&c->arena, c->root, key) && xt_node_append(&c->arena, c->root, tensor)
@@ -208,10 +212,9 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* No holes, no overlaps, nothing after the end. */
-static xt_status check_places(xt_checkpoint *c, const work *w, xt_error *error) {
+static xt_status check_places(xt_checkpoint *c, uint64_t at, xt_error *error) {
   xt_record **sorted = malloc((c->directory.count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
-  uint64_t at = w->data;
   if (!sorted) return xt_opening_no_memory(error);
   bool in_order = true;
   for (size_t i = 0; i < c->directory.count; i++) {
@@ -226,7 +229,7 @@ static xt_status check_places(xt_checkpoint *c, const work *w, xt_error *error) 
     at = sorted[i]->end;
   }
   free(sorted);
-  if (status == XT_STATUS_ok && at != c->file_size)
+  if (status == XT_STATUS_ok && at != c->file_size && !c->endless)
     status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)at,
                          "the safetensors file is broken: its tensors end at byte %" PRIu64 " and the file at %" PRIu64,
                          at, c->file_size);
@@ -243,11 +246,12 @@ static xt_status check_names(const xt_checkpoint *c, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
+xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error) {
   xt_json j;
   described t;
-  size_t count = w->header_size / USUAL + 1;
-  xt_json_begin(&j, w->header, w->header_size, &c->arena);
+  size_t count = size / USUAL + 1;
+  extent data = {PREFIX + size, c->file_size - PREFIX - size};
+  xt_json_begin(&j, header, size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
   if (!c->root || !xt_records_reserve(&c->directory, &c->arena, count, false) ||
       !xt_meaning_reserve(&c->meaning, count))
@@ -259,7 +263,7 @@ static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
         if (c->metadata) xt_json_fail(&j, "an object has one key twice");
         else status = read_metadata(c, &j, error);
       } else if (read_tensor(&j, &t)) {
-        status = add_tensor(c, w, &t, error);
+        status = add_tensor(c, &data, &t, error);
       }
       if (status != XT_STATUS_ok) return status;
     }
@@ -269,31 +273,35 @@ static xt_status parse(xt_checkpoint *c, work *w, xt_error *error) {
     if (error->offset >= 0) error->offset += PREFIX;
     return status;
   }
-  status = check_places(c, w, error);
+  status = check_places(c, data.at, error);
   if (status != XT_STATUS_ok) return status;
   c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
   if (!c->records) return xt_opening_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  status = xt_opening_finish(c, w->header_size, NULL, error);
+  status = xt_opening_finish(c, size, NULL, error);
   return status == XT_STATUS_ok ? check_names(c, error) : status;
+}
+
+xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error) {
+  *size = xt_le(prefix, PREFIX);
+  if (*size > MAX_HEADER)
+    return xt_error_at(error, XT_STATUS_limit, 0, "a safetensors header of %" PRIu64 " bytes; the format allows %d",
+                       *size, MAX_HEADER);
+  if (*size > c->file_size - PREFIX)
+    return xt_error_at(error, XT_STATUS_truncated, 0,
+                       "the safetensors header has %" PRIu64 " bytes and the file only %" PRIu64
+                       ": most often an incomplete download; fetch it again",
+                       *size, c->file_size);
+  return XT_STATUS_ok;
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   work *w = c->work;
-  if (c->state == HEADER) return parse(c, w, error);
+  if (c->state == HEADER) return xt_safetensors_read_header(c, w->header, w->header_size, error);
   w = c->work = xt_opening_alloc(c, sizeof *w);
   if (!w) return xt_opening_no_memory(error);
-  w->header_size = xt_le(c->head, PREFIX);
-  if (w->header_size > MAX_HEADER)
-    return xt_error_at(error, XT_STATUS_limit, 0, "a safetensors header of %" PRIu64 " bytes; the format allows %d",
-                       w->header_size, MAX_HEADER);
-  if (w->header_size > c->file_size - PREFIX)
-    return xt_error_at(error, XT_STATUS_truncated, 0,
-                       "the safetensors header has %" PRIu64 " bytes and the file only %" PRIu64
-                       ": most often an incomplete download; fetch it again",
-                       w->header_size, c->file_size);
-  w->data = PREFIX + w->header_size;
-  w->data_size = c->file_size - w->data;
+  xt_status status = xt_safetensors_header_size(c, c->head, &w->header_size, error);
+  if (status != XT_STATUS_ok) return status;
   c->state = HEADER;
   return xt_opening_ask(c, &w->header, PREFIX, w->header_size, need, error);
 }

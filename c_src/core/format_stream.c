@@ -44,10 +44,18 @@ static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at,
   return XT_STATUS_ok;
 }
 
+xt_status xt_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
+  xt_node *root;
+  /* The list is torch's own and names _Entry; strict is for what the user saved. */
+  xt_meaning plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
+  xt_status status = xt_opening_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
+  xt_meaning_free(&plain);
+  return status == XT_STATUS_ok ? add_records(c, root, at, error) : status;
+}
+
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_window *list = c->work;
   xt_status status;
-  xt_node *root;
   size_t size;
   if (c->state >= XT_ARCHIVE_STATES) return xt_archive_step(c, need, error);
   if (c->state == START) {
@@ -56,11 +64,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     c->state = LIST;
   }
   if (!xt_window_pickle(c, list, c->base, &size, need, error, &status)) return status;
-  /* The list is torch's own and names _Entry; strict is for what the user saved. */
-  xt_meaning plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
-  status = xt_opening_pickle(c, &plain, list->data, size, (int64_t)c->base, &root, error);
-  xt_meaning_free(&plain);
-  if (status == XT_STATUS_ok) status = add_records(c, root, c->base + size, error);
+  status = xt_stream_read_list(c, list->data, size, c->base + size, error);
   return status == XT_STATUS_ok ? xt_archive_begin(c, need, error) : status;
 }
 

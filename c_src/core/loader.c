@@ -243,15 +243,6 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
   return status;
 }
 
-void xt_loader_view(const xt_loader *l, const xt_node_tensor *t, xt_view *out) {
-  xt_region *region = l->regions[t->storage];
-  bool empty = false;
-  for (uint32_t d = 0; d < t->ndim; d++) empty |= t->sizes[d] == 0;
-  out->region = xt_region_keep(region);
-  out->data = region->data + (empty ? 0 : (uint64_t)t->offset * xt_dtype_get(t->dtype)->size);
-  memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
-}
-
 void xt_loader_free(xt_loader *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) xt_region_drop(l->regions[i]);
   xt_prefault_stop(l->prefault);

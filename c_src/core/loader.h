@@ -35,9 +35,6 @@ xt_status xt_loader_begin(xt_loader *loader, const xt_reader *reader, const bool
 /* Reads about so many bytes more; *finished when there is nothing left. */
 xt_status xt_loader_step(xt_loader *loader, uint64_t budget, bool *finished, xt_error *error);
 
-/* A tensor over its storage's region. The caller drops the view's region. */
-void xt_loader_view(const xt_loader *loader, const xt_node_tensor *tensor, xt_view *out);
-
 void xt_loader_free(xt_loader *loader);
 
 #endif

@@ -254,6 +254,14 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
   return status;
 }
 
+void xt_reader_over(xt_region *storage, const xt_node_tensor *t, xt_view *out) {
+  bool empty = false;
+  for (uint32_t d = 0; d < t->ndim; d++) empty |= t->sizes[d] == 0;
+  out->region = xt_region_keep(storage);
+  out->data = storage->data + (empty ? 0 : (uint64_t)t->offset * xt_dtype_get(t->dtype)->size);
+  memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
+}
+
 void xt_reader_span(const xt_reader *r, const xt_node_tensor *t, uint64_t data, uint64_t *offset, uint64_t *size) {
   xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;

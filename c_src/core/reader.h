@@ -40,6 +40,9 @@ xt_status xt_reader_range(const xt_reader *reader, xt_record *entry, uint64_t fr
 /* Just what one tensor sees: its span, or only its rows where the span is much larger. */
 xt_status xt_reader_view(const xt_reader *reader, const xt_node_tensor *tensor, xt_view *out, xt_error *error);
 
+/* A tensor over its whole storage, which is in memory. The caller drops the view's region. */
+void xt_reader_over(xt_region *storage, const xt_node_tensor *tensor, xt_view *out);
+
 /* The bytes of the file that xt_reader_view will want for a tensor of a record whose data begins at `data`. */
 void xt_reader_span(const xt_reader *reader, const xt_node_tensor *tensor, uint64_t data, uint64_t *offset,
                     uint64_t *size);

@@ -34,7 +34,9 @@ static xt_status write_piece(xt_writer *w, const xt_sink *sink, xt_error *error)
     xt_buffer_put(&w->out, from, size);
   } else {
     status = flush(w, sink, error);
-    if (status == XT_STATUS_ok) status = sink->write(sink->context, from, size, error);
+    if (status == XT_STATUS_ok)
+      status = sink->share ? sink->share(sink->context, w->next, from, size, error)
+                           : sink->write(sink->context, from, size, error);
     w->flushed += size;
   }
   w->at += size;

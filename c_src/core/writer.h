@@ -12,6 +12,8 @@
 
 typedef struct {
   xt_status (*write)(void *context, const void *data, size_t size, xt_error *error);
+  /* Bytes of a payload that lie where they are until it is done with; NULL: they are written as all others. */
+  xt_status (*share)(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error);
   void *context;
 } xt_sink;
 

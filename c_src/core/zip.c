@@ -193,6 +193,64 @@ xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_
   return check_overlap(zip, records, error);
 }
 
+/* ---- Without the directory ---- */
+
+xt_status xt_zip_read_local(const uint8_t *local, size_t size, uint64_t at, xt_record *record, bool *sized,
+                            size_t *wanted, xt_error *error) {
+  size_t name_size = xt_le(local + 26, 2), extra_size = xt_le(local + 28, 2);
+  *wanted = XT_ZIP_LOCAL + name_size + extra_size;
+  if (size < *wanted) return XT_STATUS_ok;
+  *record = (xt_record){.name = (const char *)local + XT_ZIP_LOCAL,
+                        .name_size = name_size,
+                        .header = at,
+                        .flags = (uint16_t)xt_le(local + 6, 2),
+                        .method = (uint16_t)xt_le(local + 8, 2),
+                        .crc = (uint32_t)xt_le(local + 14, 4),
+                        .packed = xt_le(local + 18, 4),
+                        .size = xt_le(local + 22, 4)};
+  *sized = !(record->flags & FLAG_DESCRIPTOR);
+  if (record->flags & (FLAG_ENCRYPTED | FLAG_STRONG))
+    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)at,
+                       "the zip is encrypted: unpack it with its password and pack it again without one");
+  uint64_t header = record->header;
+  record->header = 0; /* the extra field of a local header has no offset */
+  bool wide = !*sized || read_wide(local + XT_ZIP_LOCAL + name_size, extra_size, record);
+  record->header = header;
+  if (!wide || (*sized && record->method == XT_RECORD_STORED && record->packed != record->size) ||
+      (*sized && record->packed >= XT_INLINE))
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "a record's header contradicts itself");
+  return XT_STATUS_ok;
+}
+
+size_t xt_zip_read_descriptor(const uint8_t *bytes, uint64_t packed, xt_record *record) {
+  if (!is(bytes, "PK\7\10")) return 0;
+  for (size_t width = 4; width <= 8; width += 4) {
+    const uint8_t *next = bytes + 8 + 2 * width;
+    uint64_t size = xt_le(bytes + 8 + width, width);
+    if (xt_le(bytes + 8, width) != packed || (!is(next, "PK\3\4") && !is(next, "PK\1\2"))) continue;
+    if (record->method == XT_RECORD_STORED && size != packed) continue;
+    record->crc = (uint32_t)xt_le(bytes + 4, 4);
+    record->packed = packed;
+    record->size = size;
+    return 8 + 2 * width;
+  }
+  return 0;
+}
+
+size_t xt_zip_directory_part(const uint8_t *bytes, size_t size, size_t *wanted, bool *is_entry, bool *is_last) {
+  *wanted = CENTRAL_SIZE;
+  *is_entry = size >= 4 && is(bytes, "PK\1\2");
+  *is_last = size >= 4 && is(bytes, "PK\5\6");
+  if (size < 4) return *wanted = 4, 0;
+  if (*is_entry)
+    return size < CENTRAL_SIZE ? 0 : CENTRAL_SIZE + xt_le(bytes + 28, 2) + xt_le(bytes + 30, 2) + xt_le(bytes + 32, 2);
+  *wanted = END_SIZE;
+  if (*is_last) return size < END_SIZE ? 0 : END_SIZE + xt_le(bytes + 20, 2);
+  *wanted = 0;
+  if (is(bytes, "PK\6\7")) return LOCATOR_SIZE;
+  return is(bytes, "PK\6\6") ? END64_SIZE : 0;
+}
+
 xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error) {
   const char *odd = NULL;
   uint64_t flags = xt_le(local + 6, 2), packed = xt_le(local + 18, 4), size = xt_le(local + 22, 4);

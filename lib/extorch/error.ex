@@ -23,6 +23,8 @@ defmodule ExTorch.Error do
   | `:bad_argument` | an argument of a function or operator does not fit |
   | `:no_memory` | the operating system has no memory left |
   | `:stopping` | the node is shutting down |
+  | `:timeout` | the other side, or a callback, took longer than it was given |
+  | `:closed` | the peer closed the connection where a message would begin |
   | `:torch` | LibTorch reported an error of its own |
   """
 
@@ -43,6 +45,8 @@ defmodule ExTorch.Error do
           | :bad_argument
           | :no_memory
           | :stopping
+          | :timeout
+          | :closed
           | :torch
 
   @type t :: %__MODULE__{

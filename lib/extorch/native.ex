@@ -193,6 +193,35 @@ defmodule ExTorch.Native do
   def checkpoint_made_of(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
 
+  # ---- Streams ----
+
+  @type stream :: reference()
+  @type ready :: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}]
+
+  @spec stream_begin(checkpoint_options(), non_neg_integer()) :: result({stream(), checkpoint()})
+  def stream_begin(_options, _spool_bytes), do: :erlang.nif_error(:not_loaded)
+
+  @spec stream_claim(stream(), non_neg_integer()) :: result(:ok)
+  def stream_claim(_stream, _number), do: :erlang.nif_error(:not_loaded)
+
+  @spec stream_release(stream(), boolean()) :: non_neg_integer()
+  def stream_release(_stream, _over), do: :erlang.nif_error(:not_loaded)
+
+  @spec stream_select(stream(), [non_neg_integer()] | :all) ::
+          result({non_neg_integer(), non_neg_integer()})
+  def stream_select(_stream, _indices), do: :erlang.nif_error(:not_loaded)
+
+  @spec stream_feed(stream(), binary()) ::
+          result(
+            :described
+            | {:again | :more, non_neg_integer(), non_neg_integer(), ready()}
+            | {:done, non_neg_integer(), ready()}
+          )
+  def stream_feed(_stream, _binary), do: :erlang.nif_error(:not_loaded)
+
+  @spec stream_end(stream()) :: {:error, ExTorch.Error.t()}
+  def stream_end(_stream), do: :erlang.nif_error(:not_loaded)
+
   # ---- JSON ----
 
   @spec json_decode(binary()) :: result(term())
@@ -209,4 +238,8 @@ defmodule ExTorch.Native do
 
   @spec save_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
   def save_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+
+  @spec save_next(reference(), pos_integer()) ::
+          result({:more | :done, non_neg_integer(), iodata()})
+  def save_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
 end

@@ -13,7 +13,9 @@ defmodule ExTorch.Saver do
     duplicate: false,
     on_progress: nil
   ]
+  @stream_options Keyword.drop(@options, [:fsync])
   @step_bytes 64 * 1024 * 1024
+  @chunk_bytes 1024 * 1024
 
   def save(term, path, opts) do
     options = check!(opts)
@@ -33,6 +35,56 @@ defmodule ExTorch.Saver do
     |> located(path)
   end
 
+  # ---- As a stream of iodata ----
+
+  # Each enumeration plans anew; an error is raised while it goes on.
+  def stream(term, opts) do
+    {chunk, opts} = Keyword.pop(opts, :chunk, @chunk_bytes)
+    options = check!(opts, @stream_options)
+    format = options[:format] || :streaming
+    metadata = metadata!(options[:metadata], format)
+
+    unless is_integer(chunk) and chunk > 0 do
+      raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
+    end
+
+    Stream.resource(
+      fn ->
+        {saving, total} = begin!(term, format, options, metadata)
+        {saving, Progress.new(options[:on_progress], total)}
+      end,
+      &next(&1, chunk),
+      fn _state -> :ok end
+    )
+  end
+
+  defp begin!(term, format, options, metadata) do
+    flags = {options[:compact], options[:duplicate]}
+
+    with {:ok, term} <- prepare(term, format),
+         {:ok, begun} <-
+           Memory.run(fn -> Native.save_begin(term, format, "archive", flags, metadata) end) do
+      begun
+    else
+      {:error, error} -> raise error
+    end
+  end
+
+  defp next(:over, _chunk), do: {:halt, :over}
+
+  defp next({saving, progress}, chunk) do
+    case Memory.run!(fn -> Native.save_next(saving, chunk) end) do
+      {:more, done, iodata} ->
+        {[iodata], {saving, Progress.report(progress, done)}}
+
+      {:done, _done, iodata} ->
+        Progress.finish(progress)
+        {[iodata], :over}
+    end
+  end
+
+  # ---- Into a file ----
+
   defp step(saving, progress) do
     case Memory.run(fn -> Native.save_step(saving, @step_bytes) end) do
       {:ok, {:more, done}} -> step(saving, Progress.report(progress, done))
@@ -46,14 +98,14 @@ defmodule ExTorch.Saver do
 
   # ---- Options ----
 
-  defp check!(opts) do
+  defp check!(opts, known \\ @options) do
     options =
-      case Keyword.validate(opts, @options) do
+      case Keyword.validate(opts, known) do
         {:ok, options} ->
           options
 
         {:error, unknown} ->
-          names = @options |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
+          names = known |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
 
           raise Error.new(
                   :bad_argument,
@@ -61,7 +113,8 @@ defmodule ExTorch.Saver do
                 )
       end
 
-    for key <- [:fsync, :compact, :duplicate], not is_boolean(options[key]) do
+    for key <- [:fsync, :compact, :duplicate],
+        Keyword.has_key?(known, key) and not is_boolean(options[key]) do
       raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(options[key])}")
     end
 

@@ -63,7 +63,7 @@ static xt_status read_all(xt_checkpoint *c, const xt_reader *reader, xt_error *e
   for (size_t i = 0; i < c->index.count && status == XT_STATUS_ok; i++) {
     const xt_node_tensor *t = c->index.entries[i].tensor;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
-    xt_loader_view(&loader, t, &view);
+    xt_reader_over(loader.regions[t->storage], t, &view);
     touch(t, &view);
     xt_region_drop(view.region);
   }

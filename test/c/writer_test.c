@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
                  .pickle = p.out.data,
                  .pickle_size = p.out.size,
                  .root = "large"};
-  xt_sink sink = {write_hole, &file};
+  xt_sink sink = {.write = write_hole, .context = &file};
   xt_writer_begin(&w);
   CHECK(w.total == big + 11);
   for (; !finished; steps++) CHECK(xt_writer_step(&w, &sink, 1 << 30, &finished, &error) == XT_STATUS_ok);

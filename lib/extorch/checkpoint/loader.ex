@@ -20,13 +20,19 @@ defmodule ExTorch.Checkpoint.Loader do
   def load(ckpt) do
     with {:ok, entries} <- ask(ckpt, &Native.checkpoint_entries/1),
          wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
-         {:ok, tensors} <- load_tensors(ckpt, wanted),
-         {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
+         {:ok, tensors} <- load_tensors(ckpt, wanted) do
+      assemble(ckpt, entries, wanted, tensors)
+    end
+  end
+
+  # The object, with the tensors of the wanted entries.
+  def assemble(ckpt, entries, wanted, tensors) do
+    with {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
     end
   end
 
-  defp check_total(ckpt, total) do
+  def check_total(ckpt, total) do
     limit = ckpt.options.limits[:total_bytes]
 
     if total <= limit do

@@ -9,7 +9,8 @@ defmodule ExTorch.Checkpoint.Options do
     nodes: nil,
     depth: 1000,
     tensor_bytes: 2 ** 40,
-    total_bytes: 2 ** 42
+    total_bytes: 2 ** 42,
+    spool_bytes: 2 ** 30
   ]
   @defaults [
     mmap: false,

@@ -1,0 +1,44 @@
+defmodule ExTorch.Streaming.Gzip do
+  @moduledoc false
+  # A gzip, unpacked piece by piece: a small one may hold much, so what comes out is bounded at each step.
+
+  alias ExTorch.Error
+
+  @window_with_gzip_header 31
+
+  def stream(enumerable) do
+    Stream.transform(enumerable, &open/0, &unpack/2, &finish/1, &close/1)
+  end
+
+  defp open do
+    z = :zlib.open()
+    :ok = :zlib.inflateInit(z, @window_with_gzip_header)
+    {z, :more}
+  end
+
+  defp unpack(_chunk, {z, :finished}), do: {:halt, {z, :finished}}
+
+  defp unpack(chunk, {z, _}) do
+    pieces = Stream.unfold({:input, chunk}, &step(z, &1))
+    {pieces, {z, :more}}
+  end
+
+  defp step(_z, :over), do: nil
+
+  defp step(z, state) do
+    input = with {:input, chunk} <- state, do: chunk
+
+    case :zlib.safeInflate(z, input) do
+      {:continue, output} -> {output, []}
+      {:finished, output} -> {output, :over}
+    end
+  rescue
+    error in ErlangError ->
+      reraise Error.new(:corrupt, "the gzip is broken: #{inspect(error.original)}"),
+              __STACKTRACE__
+  end
+
+  defp finish(state), do: {[], state}
+
+  defp close({z, _}), do: :zlib.close(z)
+end

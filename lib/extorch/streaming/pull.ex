@@ -1,0 +1,20 @@
+defmodule ExTorch.Streaming.Pull do
+  @moduledoc false
+  # One element of an enumerable at a time, and no more of it than was asked for.
+
+  def start(enumerable),
+    do: &Enumerable.reduce(enumerable, &1, fn item, _ -> {:suspend, item} end)
+
+  def next(pull) do
+    case pull.({:cont, :none}) do
+      {:suspended, item, pull} -> {:ok, item, pull}
+      {:done, _} -> :over
+      {:halted, _} -> :over
+    end
+  end
+
+  def stop(pull) do
+    pull.({:halt, :none})
+    :ok
+  end
+end

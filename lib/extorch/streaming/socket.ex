@@ -1,0 +1,164 @@
+defmodule ExTorch.Streaming.Socket do
+  @moduledoc false
+  # Sending to and receiving from connected sockets of three kinds.
+
+  alias ExTorch.Error
+  alias ExTorch.Streaming.Loader
+
+  @type t :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
+
+  @chunk 1024 * 1024
+  # Less than this is not worth a receive of its own: then whatever is there is taken.
+  @small 64 * 1024
+
+  # ---- Which kind ----
+
+  defp kind(socket) when is_port(socket), do: :gen_tcp
+  defp kind({:"$inet", _module, _socket}), do: :gen_tcp
+  defp kind({:"$socket", _reference}), do: :socket
+  defp kind(socket) when is_tuple(socket) and elem(socket, 0) == :sslsocket, do: :ssl
+
+  defp kind(other) do
+    raise Error.new(:bad_argument, "#{inspect(other, limit: 3)} is no connected socket")
+  end
+
+  # ---- Sending ----
+
+  def send(socket, chunks, timeout) do
+    kind = kind(socket)
+    check_timeout!(timeout)
+
+    with_send_timeout(kind, socket, timeout, fn ->
+      Enum.reduce_while(chunks, {:ok, 0}, fn chunk, {:ok, sent} ->
+        case write(kind, socket, chunk, timeout) do
+          :ok -> {:cont, {:ok, sent + :erlang.iolist_size(chunk)}}
+          {:error, reason} -> {:halt, {:error, failed(reason, "sending", sent)}}
+        end
+      end)
+    end)
+    |> case do
+      {:ok, _sent} -> :ok
+      {:error, error} -> {:error, error}
+    end
+  rescue
+    error in Error -> {:error, error}
+  end
+
+  defp write(:gen_tcp, socket, chunk, _timeout), do: :gen_tcp.send(socket, chunk)
+  defp write(:ssl, socket, chunk, _timeout), do: :ssl.send(socket, chunk)
+
+  defp write(:socket, socket, chunk, timeout) do
+    chunk |> :erlang.iolist_to_iovec() |> write_all(socket, timeout)
+  end
+
+  defp write_all([], _socket, _timeout), do: :ok
+
+  defp write_all([part | parts], socket, timeout) do
+    case :socket.send(socket, part, [], timeout) do
+      :ok -> write_all(parts, socket, timeout)
+      {:ok, rest} -> write_all([rest | parts], socket, timeout)
+      {:error, {reason, _rest}} -> {:error, reason}
+      {:error, reason} -> {:error, reason}
+    end
+  end
+
+  # Sockets of gen_tcp and ssl have the timeout as an option, which is put back afterwards.
+  defp with_send_timeout(kind, _socket, timeout, fun)
+       when kind == :socket or timeout == :infinity,
+       do: fun.()
+
+  defp with_send_timeout(kind, socket, timeout, fun) do
+    module = if kind == :ssl, do: :ssl, else: :inet
+
+    case module.getopts(socket, [:send_timeout]) do
+      {:ok, before} ->
+        module.setopts(socket, send_timeout: timeout)
+        result = fun.()
+        module.setopts(socket, before)
+        result
+
+      {:error, reason} ->
+        {:error, failed(reason, "sending", 0)}
+    end
+  end
+
+  # ---- Receiving ----
+
+  def recv(socket, loader, opts) do
+    kind = kind(socket)
+    timeout = Keyword.get(opts, :timeout, :infinity)
+    chunk = Keyword.get(opts, :chunk, @chunk)
+    check_timeout!(timeout)
+
+    unless is_integer(chunk) and chunk > 0 do
+      raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
+    end
+
+    buffer = IO.iodata_to_binary(Keyword.get(opts, :buffer, ""))
+    state = if buffer == "", do: {:more, loader}, else: Loader.feed(loader, buffer)
+    more(state, kind, socket, timeout, chunk, byte_size(buffer))
+  end
+
+  defp more({:more, loader}, kind, socket, timeout, chunk, got) do
+    wanted = if loader.missing >= @small, do: min(loader.missing, chunk), else: 0
+
+    case read(kind, socket, wanted, timeout) do
+      {:ok, data} ->
+        got = got + byte_size(data)
+        more(Loader.feed(loader, data), kind, socket, timeout, chunk, got)
+
+      {:error, reason} when reason in [:closed, :epipe, :econnreset] and got > 0 ->
+        Loader.ended(loader)
+
+      {:error, reason} ->
+        _over = Loader.ended(loader)
+        {:error, failed(reason, "receiving", got)}
+    end
+  end
+
+  defp more({:done, term, rest}, _kind, _socket, _timeout, _chunk, _got), do: {:ok, term, rest}
+  defp more({:error, error}, _kind, _socket, _timeout, _chunk, _got), do: {:error, error}
+
+  defp read(:gen_tcp, socket, wanted, timeout),
+    do: socket |> :gen_tcp.recv(wanted, timeout) |> binary()
+
+  defp read(:ssl, socket, wanted, timeout), do: socket |> :ssl.recv(wanted, timeout) |> binary()
+
+  defp read(:socket, socket, wanted, timeout) do
+    case :socket.recv(socket, wanted, [], timeout) do
+      {:ok, data} -> {:ok, data}
+      {:error, {:timeout, data}} when data != "" -> {:ok, data}
+      {:error, {reason, _data}} -> {:error, reason}
+      {:error, reason} -> {:error, reason}
+    end
+  end
+
+  # A socket in list mode.
+  defp binary({:ok, data}), do: {:ok, IO.iodata_to_binary(data)}
+  defp binary(error), do: error
+
+  # ---- Errors ----
+
+  defp failed(:timeout, what, bytes),
+    do: Error.new(:timeout, "the peer was silent for too long after #{what} #{bytes} bytes")
+
+  defp failed(reason, "receiving", 0) when reason in [:closed, :econnreset],
+    do: Error.new(:closed, "the peer closed the connection, and no message had begun")
+
+  defp failed(:closed, what, bytes),
+    do: Error.new(:truncated, "the peer closed the connection after #{what} #{bytes} bytes")
+
+  defp failed(:einval, "receiving", _bytes),
+    do:
+      Error.new(:io, "the socket cannot be asked for bytes: it has to be passive, active: false")
+
+  defp failed(reason, what, bytes),
+    do: Error.new(:io, "#{what} failed after #{bytes} bytes: #{inspect(reason)}")
+
+  defp check_timeout!(:infinity), do: :ok
+  defp check_timeout!(timeout) when is_integer(timeout) and timeout >= 0, do: :ok
+
+  defp check_timeout!(other) do
+    raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
+  end
+end

@@ -1,0 +1,187 @@
+/* Reading forward: every fixture given as an argument, in every way of cutting it, gives the storages that a whole read
+ * gives, to the byte, and stops at its end. Cut off, with every bit turned, and with every allocation failing once,
+ * nothing may crash, hang or leak.
+ *
+ * EXTORCH_SWEEP=all cuts files up to 2 KiB at every two places; without it the larger of them at every tenth pair. */
+#include "../../c_src/core/forward.h"
+
+#include <string.h>
+
+#include "../../c_src/core/memory.h"
+#include "check.h"
+
+static long fail_at = -1, allocations;
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+static bool fails(void) { return allocations++ == fail_at; }
+void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *old, size_t size) { return fails() ? NULL : __real_realloc(old, size); }
+
+static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
+enum { SPOOL = 1 << 20 };
+
+/* What a whole read gives. */
+typedef struct {
+  xt_checkpoint checkpoint;
+  xt_region memory;
+  xt_loader loader;
+  uint64_t end; /* of the first save */
+  bool streams; /* it can be read forward */
+} whole;
+
+static void open_whole(whole *w, uint8_t *data, size_t size) {
+  xt_error error;
+  xt_need need;
+  bool finished = false;
+  w->memory = (xt_region){.data = data, .size = size};
+  atomic_init(&w->memory.references, 1 << 20); /* never freed */
+  xt_checkpoint *c = &w->checkpoint;
+  xt_checkpoint_begin(c, size, 0, &limits, false, true, &error);
+  while (xt_checkpoint_step(c, &need, &error) == XT_STATUS_ok && need.size)
+    memcpy(need.to, data + need.offset, need.size);
+  CHECK(c->root);
+  const char *format = xt_checkpoint_format(c);
+  w->streams = !c->unpacked && strcmp(format, "tar");
+  w->end = c->next ? c->next : size;
+  bool *wanted = malloc(c->meaning.storage_count + 1);
+  memset(wanted, 1, c->meaning.storage_count + 1);
+  xt_reader reader = {.checkpoint = c, .memory = c->unpacked ? c->memory : &w->memory};
+  CHECK(xt_loader_begin(&w->loader, &reader, wanted, &error) == XT_STATUS_ok);
+  CHECK(xt_loader_step(&w->loader, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
+  free(wanted);
+}
+
+static void compare(const whole *w, const xt_checkpoint *c, const xt_forward *f) {
+  CHECK(c->index.count == w->checkpoint.index.count && f->storages == w->checkpoint.meaning.storage_count);
+  for (size_t i = 0; i < c->index.count; i++) {
+    const xt_index_entry *a = &c->index.entries[i], *b = &w->checkpoint.index.entries[i];
+    CHECK(a->name_size == b->name_size && !memcmp(a->name, b->name, a->name_size));
+    CHECK(a->tensor->dtype == b->tensor->dtype && a->tensor->ndim == b->tensor->ndim &&
+          a->tensor->storage == b->tensor->storage && a->tensor->offset == b->tensor->offset);
+  }
+  for (size_t i = 0; i < f->storages; i++) {
+    const xt_storage *storage = &c->meaning.storages[i];
+    const xt_region *ours = f->regions[i], *theirs = w->loader.regions[i];
+    if (!theirs) continue; /* meta */
+    CHECK(ours && ours->size >= storage->bytes && !memcmp(ours->data, theirs->data, storage->bytes));
+  }
+}
+
+/* Feeds data in pieces that end at the cuts; true when it came to its end, with *used bytes of it. */
+static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool verify, const whole *w, size_t *used,
+                 xt_error *error) {
+  xt_checkpoint c;
+  xt_forward f;
+  xt_forward_event event = XT_FORWARD_MORE;
+  xt_status status = XT_STATUS_ok;
+  size_t from = 0;
+  memset(error, 0, sizeof *error);
+  xt_forward_open(&c, &limits, false, verify, error);
+  xt_forward_begin(&f, &c, SPOOL);
+  for (size_t i = 0; i < count && status == XT_STATUS_ok && event != XT_FORWARD_DONE; i++) {
+    /* a copy of exactly this size: a byte too far is seen */
+    size_t size = cuts[i] - from, at = 0, taken;
+    uint8_t *piece = __real_malloc(size ? size : 1);
+    memcpy(piece, data + from, size);
+    do {
+      status = xt_forward_feed(&f, piece + at, size - at, &taken, &event, error);
+      at += taken;
+    } while (status == XT_STATUS_ok && event != XT_FORWARD_DONE && event != XT_FORWARD_MORE);
+    free(piece);
+    if (event == XT_FORWARD_MORE && status == XT_STATUS_ok) CHECK(at == size);
+    *used = from + at;
+    from = cuts[i];
+  }
+  bool done = status == XT_STATUS_ok && event == XT_FORWARD_DONE;
+  if (done && w) compare(w, &c, &f);
+  if (status == XT_STATUS_ok && !done) {
+    CHECK(xt_forward_missing(&f) > 0);
+    CHECK(xt_forward_end(&f, error) != XT_STATUS_ok && error->message[0]);
+  }
+  if (status != XT_STATUS_ok) CHECK(error->message[0] || status == XT_STATUS_no_memory);
+  xt_forward_free(&f);
+  xt_checkpoint_free(&c);
+  return done;
+}
+
+static void cut_everywhere(const uint8_t *data, size_t size, const whole *w) {
+  xt_error error;
+  size_t used, cuts[3] = {0, 0, size};
+  bool all = getenv("EXTORCH_SWEEP") != NULL;
+  for (size_t one = 0; one <= size; one++) {
+    cuts[0] = cuts[1] = one;
+    CHECK(feed(data, cuts, 3, one % 2, w, &used, &error) && used == w->end);
+    CHECK(!feed(data, cuts, 1, false, NULL, &used, &error) || one >= w->end);
+    if (size > 2048 || (one % 10 && size > 512 && !all)) continue;
+    for (cuts[1] = one; cuts[1] <= size; cuts[1]++) CHECK(feed(data, cuts, 3, false, w, &used, &error));
+  }
+}
+
+static void feed_bytes(const uint8_t *data, size_t size, const whole *w) {
+  xt_error error;
+  size_t used, *cuts = malloc((size + 1) * sizeof *cuts);
+  for (size_t i = 0; i < size; i++) cuts[i] = i + 1;
+  CHECK(feed(data, cuts, size, true, w, &used, &error) && used == w->end);
+  srand(1);
+  for (int round = 0; round < 50; round++) {
+    size_t at = 0, n = 0;
+    while (at < size) {
+      at += (size_t)(rand() % (1 << rand() % 12)) + 1;
+      cuts[n++] = at < size ? at : size;
+    }
+    CHECK(feed(data, cuts, n, false, w, &used, &error) && used == w->end);
+  }
+  free(cuts);
+}
+
+static void sweep(const char *path) {
+  FILE *file = fopen(path, "rb");
+  CHECK(file);
+  fseek(file, 0, SEEK_END);
+  size_t size = (size_t)ftell(file), more = 64, used;
+  rewind(file);
+  uint8_t *data = malloc(size + more);
+  CHECK(fread(data, 1, size, file) == size);
+  fclose(file);
+  memset(data + size, 'P', more); /* what follows on the same connection */
+  xt_error error;
+  whole w;
+  open_whole(&w, data, size);
+  if (!w.streams) {
+    CHECK(!feed(data, &size, 1, false, NULL, &used, &error) && error.status == XT_STATUS_unsupported);
+  } else {
+    size_t longer = size + more;
+    CHECK(feed(data, &longer, 1, true, &w, &used, &error) && used == w.end);
+    cut_everywhere(data, size, &w);
+    feed_bytes(data, size, &w);
+    for (size_t bit = 0; size <= 6000 && bit < 8 * size; bit++) {
+      data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+      feed(data, &size, 1, bit % 2, NULL, &used, &error);
+      data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    for (fail_at = 0;; fail_at++) {
+      allocations = 0;
+      bool done = feed(data, &size, 1, false, &w, &used, &error);
+      if (allocations <= fail_at) {
+        CHECK(done);
+        break;
+      }
+    }
+    fail_at = -1;
+  }
+  xt_loader_free(&w.loader);
+  xt_checkpoint_free(&w.checkpoint);
+  CHECK(atomic_load(&xt_memory_live.bytes) == 0);
+  free(data);
+}
+
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) {
+    if (getenv("EXTORCH_SHOW")) fprintf(stderr, "%s\n", argv[i]);
+    sweep(argv[i]);
+  }
+  printf("forward: %d passed, 0 failed\n", argc - 1);
+  return 0;
+}
