@@ -392,17 +392,10 @@ static xt_status share(void *context, size_t payload, const uint8_t *data, size_
   return status;
 }
 
-/* save_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  saving_resource *resource;
-  ErlNifUInt64 budget;
+static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint64_t budget) {
+  saving *s = resource->saving;
   xt_error error;
   bool finished = false;
-  (void)argc;
-  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd >= 0)
-    return enif_make_badarg(env);
-  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
-  saving *s = resource->saving;
   pieces made = {resource, env, enif_make_list(env, 0), 0, NULL, 0};
   xt_sink sink = {put_copy, share, &made};
   xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
@@ -413,4 +406,23 @@ ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   enif_make_reverse_list(env, made.list, &list);
   return xt_make_ok(env, enif_make_tuple3(env, finished ? xt_am_done : xt_am_more, done, list));
+}
+
+/* In the middle of a large payload there is nothing to do but a checksum. */
+enum { BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 20 };
+
+/* save_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifUInt64 budget;
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd >= 0)
+    return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (!on_dirty && (budget > BRIEF_BYTES || !xt_writer_in_payload(&resource->saving->writer, budget))) {
+    atomic_flag_clear(&resource->busy);
+    return enif_schedule_nif(env, "save_next", XT_DIRTY_CPU, xt_nif_save_next, argc, argv);
+  }
+  if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
+  return give_pieces(env, resource, budget);
 }

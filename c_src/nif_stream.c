@@ -14,8 +14,14 @@
 #include "nif_tensor.h"
 #include "node_tensor.h"
 
-/* After so many bytes, or tensors, a call comes back to its process. */
-enum { MOST_BYTES = 32 << 20, MOST_READY = 10000 };
+/* After so many bytes, or tensors, a call comes back to its process. A brief one takes a fraction of a millisecond,
+ * with the faults of fresh memory, and so needs no dirty scheduler. */
+typedef struct {
+  size_t bytes, tensors;
+  bool brief;
+} most;
+static const most dirty = {32 << 20, 10000, false}, brief = {256 << 10, 32, true};
+enum { BRIEF_PERCENT = 20 };
 
 /* What the stream holds; the reaper frees it. */
 typedef struct {
@@ -25,6 +31,7 @@ typedef struct {
   uint32_t *missing;                  /* of each entry: storages that have not come; UINT32_MAX: not selected */
   size_t *first, *waiting;            /* entries that wait for storage s: waiting[first[s]] … waiting[first[s + 1]] */
   size_t *users;                      /* of each storage: entries that were not made yet */
+  bool plain;                         /* selected are only tensors that are made in microseconds */
   size_t at_once;                     /* the next entry that needs no storage, or whose turn has not come */
   bool *counted;                      /* storages that are complete */
 } stream;
@@ -177,6 +184,11 @@ static void count_user(stream *s, size_t entry, uint32_t storage) {
 
 static void add_waiting(stream *s, size_t entry, uint32_t storage) { s->waiting[s->first[storage]++] = entry; }
 
+static bool is_plain(const xt_checkpoint *c, const xt_node_tensor *t) {
+  return t->layout == XT_LAYOUT_STRIDED && t->storage != XT_NO_STORAGE && c->records[t->storage] && !t->part_count &&
+         !t->quantized && !t->conj && !t->neg && !xt_checkpoint_swaps(c, t->storage);
+}
+
 static xt_status plan(stream *s, const bool *selected, xt_error *error) {
   const xt_checkpoint *c = s->forward.checkpoint;
   size_t entries = c->index.count, storages = c->meaning.storage_count, total = 0;
@@ -186,9 +198,12 @@ static xt_status plan(stream *s, const bool *selected, xt_error *error) {
   s->counted = calloc(storages + 1, sizeof *s->counted);
   if (!s->missing || !s->users || !s->first || !s->counted) return no_memory(error);
   memset(s->forward.wanted, 0, storages);
-  for (size_t i = 0; i < entries; i++)
+  s->plain = true;
+  for (size_t i = 0; i < entries; i++) {
     if (selected[i]) for_storages(s, i, count_user);
     else s->missing[i] = UINT32_MAX;
+    if (selected[i]) s->plain &= is_plain(c, c->index.entries[i].tensor);
+  }
   for (size_t i = 0; i < storages; i++) total = s->first[i + 1] += s->first[i];
   s->waiting = calloc(total + 1, sizeof *s->waiting);
   if (!s->waiting) return no_memory(error);
@@ -300,13 +315,13 @@ typedef struct {
 } fed;
 
 static xt_status feed(ErlNifEnv *env, stream_resource *resource, const ErlNifBinary *piece, ready *out, fed *result,
-                      xt_error *error) {
+                      const most *most, xt_error *error) {
   stream *s = resource->stream;
   size_t began = resource->resume, used = 0;
   xt_status status = XT_STATUS_ok;
   if (s->missing && !s->at_once) status = make_at_once(s, out, error);
   while (status == XT_STATUS_ok) {
-    size_t left = piece->size - resource->resume, slice = left < MOST_BYTES ? left : MOST_BYTES;
+    size_t left = piece->size - resource->resume, slice = left < most->bytes ? left : most->bytes;
     status = xt_forward_feed(&s->forward, piece->data + resource->resume, slice, &used, &result->event, error);
     resource->resume += used;
     if (status != XT_STATUS_ok) break;
@@ -315,8 +330,9 @@ static xt_status feed(ErlNifEnv *env, stream_resource *resource, const ErlNifBin
     if (result->event == XT_FORWARD_DESCRIBED) s->checkpoint->opened->open = true;
     if (result->event == XT_FORWARD_DESCRIBED || result->event == XT_FORWARD_DONE) break;
     result->paused = resource->resume < piece->size;
-    bool enough = resource->resume - began >= MOST_BYTES || out->count >= MOST_READY;
-    if (enough && !enif_is_current_process_alive(env))
+    bool enough =
+        resource->resume - began >= most->bytes || out->count >= most->tensors || (most->brief && !s->forward.light);
+    if (enough && !most->brief && !enif_is_current_process_alive(env))
       return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
     if (enough || (result->event == XT_FORWARD_MORE && !result->paused)) break;
   }
@@ -326,23 +342,13 @@ static xt_status feed(ErlNifEnv *env, stream_resource *resource, const ErlNifBin
   return status;
 }
 
-/* stream_feed(stream, binary)
- *   :: {:ok, :described | {:again | :more, bytes received, bytes missing, ready} | {:done, bytes used, ready}, bytes}
- *    | {:error, e}
- *
- * ready :: [{entry's index, tensor}]. Until :more or :done the same binary is given again: the stream knows how far it
- * came. */
-ERL_NIF_TERM xt_nif_stream_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  stream_resource *resource;
-  ErlNifBinary piece;
-  xt_error error;
-  (void)argc;
-  if (!get_claimed(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &piece)) return enif_make_badarg(env);
+static ERL_NIF_TERM feed_and_tell(ErlNifEnv *env, stream_resource *resource, const ErlNifBinary *piece,
+                                  const most *most) {
   stream *s = resource->stream;
-  if (resource->resume > piece.size || (s->forward.regions && !s->missing)) return enif_make_badarg(env);
+  xt_error error;
   ready out = {env, enif_make_list(env, 0), 0};
   fed result = {XT_FORWARD_MORE, false};
-  xt_status status = feed(env, resource, &piece, &out, &result, &error);
+  xt_status status = feed(env, resource, piece, &out, &result, most, &error);
   bool again = status != XT_STATUS_ok && error.collect && out.count; /* what was made must not be lost */
   if (status != XT_STATUS_ok && !again) return xt_make_error(env, &error);
   ERL_NIF_TERM received = enif_make_uint64(env, s->forward.received);
@@ -354,6 +360,26 @@ ERL_NIF_TERM xt_nif_stream_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   if (result.event == XT_FORWARD_DONE) return xt_make_ok(env, enif_make_tuple3(env, xt_am_done, used, out.list));
   resource->resume = 0;
   return xt_make_ok(env, enif_make_tuple4(env, xt_am_more, received, missing, out.list));
+}
+
+/* stream_feed(stream, binary)
+ *   :: {:ok, :described | {:again | :more, bytes received, bytes missing, ready} | {:done, bytes used, ready}, bytes}
+ *    | {:error, e}
+ *
+ * ready :: [{entry's index, tensor}]. Until :more or :done the same binary is given again: the stream knows how far it
+ * came. */
+ERL_NIF_TERM xt_nif_stream_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  stream_resource *resource;
+  ErlNifBinary piece;
+  if (!get_claimed(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &piece)) return enif_make_badarg(env);
+  stream *s = resource->stream;
+  if (resource->resume > piece.size || (s->forward.regions && !s->missing)) return enif_make_badarg(env);
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  bool is_brief = s->plain && s->at_once && s->forward.light;
+  if (!on_dirty && !is_brief)
+    return enif_schedule_nif(env, "stream_feed", XT_DIRTY_CPU, xt_nif_stream_feed, argc, argv);
+  if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
+  return feed_and_tell(env, resource, &piece, on_dirty ? &dirty : &brief);
 }
 
 /* stream_end(stream) :: {:error, e}     the stream ended too early: how far it came */

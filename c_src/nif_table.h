@@ -59,13 +59,13 @@
   X(stream_claim, 2, XT_BRIEF)               \
   X(stream_release, 2, XT_BRIEF)             \
   X(stream_select, 2, XT_DIRTY_CPU)          \
-  X(stream_feed, 2, XT_DIRTY_CPU)            \
+  X(stream_feed, 2, XT_BRIEF)                \
   X(stream_end, 1, XT_DIRTY_CPU)             \
   X(json_decode, 1, XT_DIRTY_CPU)            \
   X(save_begin, 5, XT_DIRTY_CPU)             \
   X(save_open, 3, XT_DIRTY_IO)               \
   X(save_step, 2, XT_DIRTY_IO)               \
-  X(save_next, 2, XT_DIRTY_CPU)
+  X(save_next, 2, XT_BRIEF)
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);

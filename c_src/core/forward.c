@@ -8,9 +8,11 @@
 #include "cursor.h"
 #include "format.h"
 #include "memory.h"
+#include "prefault.h"
 #include "skim.h"
 #include "sniff.h"
 
+enum { LARGE = 4 << 20, TOUCHED_AHEAD = 16 << 20 };
 enum { AHEAD = 64 << 10, CACHED = 256 << 10, SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1 };
 
 /* More than can come; an offset from XT_INLINE on would be taken for an address. */
@@ -82,6 +84,14 @@ xt_status xt_forward_described(xt_forward *f, xt_error *error) {
   f->came = calloc(f->storages + 1, sizeof *f->came);
   if (!f->regions || !f->wanted || !f->came) return xt_opening_no_memory(error);
   memset(f->wanted, true, f->storages + 1);
+  f->light = !f->spool;
+
+  /* the records of a zip may turn out to be compressed, and so shorter */
+  for (size_t i = 0; i < f->storages && !f->spool && f->step != xt_forward_zip; i++) {
+    const xt_storage *storage = &f->checkpoint->meaning.storages[i];
+    bool comes = !storage->data && f->checkpoint->records[i];
+    if (comes && __builtin_add_overflow(f->to_come, storage->bytes, &f->to_come)) f->to_come = UINT64_MAX;
+  }
   f->event = XT_FORWARD_DESCRIBED;
   return XT_STATUS_ok;
 }
@@ -89,6 +99,7 @@ xt_status xt_forward_described(xt_forward *f, xt_error *error) {
 void xt_forward_receive(xt_forward *f, uint32_t storage) {
   f->storage = storage;
   f->left = f->checkpoint->meaning.storages[storage].bytes;
+  f->to_come -= f->to_come < f->left ? f->to_come : f->left;
   f->crc = 0;
   f->receiving = true;
   f->doing = "a storage";
@@ -226,12 +237,23 @@ static xt_status take_memory(xt_forward *f, xt_error *error) {
   f->region = xt_region_new(f->left ? f->left : 1, 0);
   if (!f->region) return xt_reader_refused(error);
   f->region->size = f->left;
+  f->touched = 0;
   return XT_STATUS_ok;
+}
+
+/* Has memory touched a little ahead: no more than that may be taken for what a stream only claims. */
+static void touch_ahead(xt_forward *f) {
+  size_t size = f->region->size, came = size - (size_t)f->left;
+  size_t goal = size - came < TOUCHED_AHEAD ? size : came + TOUCHED_AHEAD;
+  if (size < LARGE || (goal < f->touched + TOUCHED_AHEAD / 2 && goal != size) || goal <= f->touched) return;
+  xt_prefault(f->region, f->touched > came ? f->touched : came, goal);
+  f->touched = goal;
 }
 
 static xt_status receive(xt_forward *f, const uint8_t *data, size_t size, size_t *at, xt_error *error) {
   xt_status status = take_memory(f, error);
   if (status != XT_STATUS_ok) return status;
+  if (f->region) touch_ahead(f);
   size_t n = f->left < size - *at ? (size_t)f->left : size - *at;
   uint64_t bytes = f->checkpoint->meaning.storages[f->storage].bytes;
   if (f->region && n) memcpy(f->region->data + (bytes - f->left), data + *at, n);
@@ -324,8 +346,8 @@ xt_status xt_forward_feed(xt_forward *f, const uint8_t *data, size_t size, size_
 
 uint64_t xt_forward_missing(const xt_forward *f) {
   size_t have = xt_forward_have(f);
-  if (f->receiving) return f->left;
-  return f->want > have ? f->want - have : 0;
+  uint64_t now = f->receiving ? f->left : f->want > have ? f->want - have : 0;
+  return now > UINT64_MAX - f->to_come ? UINT64_MAX : now + f->to_come;
 }
 
 xt_status xt_forward_end(xt_forward *f, xt_error *error) {

@@ -49,6 +49,7 @@ struct xt_forward {
   size_t want, ahead; /* step wants to see so many, and may be given so many more */
   size_t taken;       /* by the last step */
   size_t skimmed;     /* how far the pickle at hand was looked through */
+  bool light;         /* the next steps take microseconds: headers between storages, and no more */
   xt_forward_event event;
 
   /* the storage that is being received */
@@ -56,7 +57,9 @@ struct xt_forward {
   xt_region *region;
   uint64_t left;
   uint32_t crc;
+  size_t touched;     /* of its memory, ahead of what came */
   uint64_t received;  /* bytes of storages so far */
+  uint64_t to_come;   /* of those that have not begun */
   size_t inline_next; /* storages that lie inside the pickle are complete once it is */
   xt_region *spool;   /* all of the stream */
   xt_loader loader;
@@ -74,7 +77,7 @@ void xt_forward_open(xt_checkpoint *c, const xt_limits *limits, bool strict, boo
 xt_status xt_forward_feed(xt_forward *f, const uint8_t *data, size_t size, size_t *used, xt_forward_event *event,
                           xt_error *error);
 
-/* At least so many more bytes must come. */
+/* At least so many more bytes must come: what is wanted now, and all storages that have not begun. */
 uint64_t xt_forward_missing(const xt_forward *f);
 
 /* The stream ended before it was done: always an error, which says how far it had come. */

@@ -192,8 +192,9 @@ static xt_status read_record(xt_forward *f, work *w, xt_error *error) {
   return xt_archive_take_text(f->checkpoint, w->text, copy, w->record.size, w->record.header, error);
 }
 
-static xt_status next_header(xt_forward *f, size_t taken) {
+static xt_status next_header(xt_forward *f, const work *w, size_t taken) {
   f->state = HEADER;
+  f->light = w->is_open;
   f->doing = "a record's header";
   return xt_forward_take(f, taken, XT_ZIP_LOCAL);
 }
@@ -232,7 +233,7 @@ static xt_status read_body(xt_forward *f, work *w, xt_error *error) {
   }
   xt_status status = read_record(f, w, error);
   if (status == XT_STATUS_ok) status = note(f, w, error);
-  next_header(f, w->scanned + descriptor);
+  next_header(f, w, w->scanned + descriptor);
   return status;
 }
 
@@ -264,7 +265,7 @@ static xt_status end_storage(xt_forward *f, work *w, xt_error *error) {
   if (!w->sized && !descriptor) return bad(f, error, "a record has another size than its tensor's storage");
   xt_status status = check_crc(f, w, libdeflate_crc32(f->crc, data, stray), error);
   if (status == XT_STATUS_ok) status = note(f, w, error);
-  next_header(f, stray + descriptor);
+  next_header(f, w, stray + descriptor);
   return status;
 }
 
@@ -275,6 +276,7 @@ static xt_status read_header(xt_forward *f, work *w, xt_error *error) {
   size_t wanted;
   if (!memcmp(data, "PK\1\2", 4)) {
     f->state = DIRECTORY;
+    f->light = false;
     f->doing = "the zip's directory";
     w->part = 0;
     return XT_STATUS_ok;
@@ -295,6 +297,7 @@ static xt_status read_header(xt_forward *f, work *w, xt_error *error) {
   if (w->sized && w->record.size > w->most && !w->is_storage) return too_large(w, error);
   if (w->is_storage && w->record.method == XT_RECORD_STORED) return begin_storage(f, w, wanted, error);
   f->state = BODY;
+  f->light = false; /* it may have to be unpacked */
   return xt_forward_take(f, wanted, w->sized ? w->record.packed : XT_ZIP_DESCRIPTOR);
 }
 

@@ -49,8 +49,7 @@ xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wan
   qsort(places, l->count, sizeof *places, by_place);
   for (size_t i = 0; i < l->count; i++) l->order[i] = places[i].storage;
   free(places);
-  if (!reader->memory && l->total >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= ENOUGH_CORES)
-    l->prefault = xt_prefault_start();
+  l->helped = !reader->memory && l->total >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= ENOUGH_CORES;
   return XT_STATUS_ok;
 }
 
@@ -135,12 +134,12 @@ static xt_status take_memory(xt_loader *l, uint32_t storage, xt_error *error) {
 /* Takes memory for the large storages to come and has it touched. */
 static xt_status prepare(xt_loader *l, xt_error *error) {
   if (l->prepared < l->next) l->prepared = l->next;
-  for (; l->prefault && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
+  for (; l->helped && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
     if (!is_large(record_of(l, l->prepared))) continue;
     uint32_t storage = l->order[l->prepared];
     xt_status status = take_memory(l, storage, error);
     if (status != XT_STATUS_ok) return status;
-    xt_prefault_add(l->prefault, l->regions[storage]);
+    xt_prefault(l->regions[storage], 0, l->regions[storage]->size);
     l->ahead += l->regions[storage]->size;
   }
   return XT_STATUS_ok;
@@ -236,16 +235,11 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
   while (status == XT_STATUS_ok && l->done < stop_at && (l->region || l->next < l->count)) status = read_next(l, error);
   l->failed = status != XT_STATUS_ok;
   *finished = !l->failed && l->next == l->count && !l->region;
-  if (*finished || l->failed) {
-    xt_prefault_stop(l->prefault);
-    l->prefault = NULL;
-  }
   return status;
 }
 
 void xt_loader_free(xt_loader *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) xt_region_drop(l->regions[i]);
-  xt_prefault_stop(l->prefault);
   free(l->regions);
   free(l->order);
   memset(l, 0, sizeof *l);

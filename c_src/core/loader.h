@@ -20,7 +20,7 @@ typedef struct {
   size_t next;          /* in order: what is to be read now */
   size_t prepared;      /* in order: from here on large storages have no memory yet */
   uint64_t ahead;       /* bytes that are prepared and not yet begun */
-  xt_prefault *prefault;
+  bool helped;          /* by another thread, which touches memory ahead */
   bool failed;
 
   /* the large storage that is in hand between two steps */

@@ -92,6 +92,12 @@ xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, boo
   return status;
 }
 
+bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes) {
+  if (w->failed || w->phase != PAYLOADS || !w->data || w->next >= w->count) return false;
+  uint64_t left = w->payloads[w->next].bytes - w->at;
+  return left > PIECE && bytes < left - PIECE;
+}
+
 void xt_writer_free(xt_writer *w) {
   if (w->data && w->next < w->count && !w->payloads[w->next].data) w->done(w->context, w->next);
   xt_buffer_free(&w->out);

@@ -86,6 +86,9 @@ void xt_writer_begin(xt_writer *w);
 xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
 void xt_writer_free(xt_writer *w);
 
+/* Are the next so many bytes those of a large payload that is in memory, and not its last? */
+bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes);
+
 /* Where the next byte of w->out will stand. */
 static inline uint64_t xt_writer_at(const xt_writer *w) { return w->flushed + w->out.size; }
 

@@ -175,7 +175,7 @@ defmodule ExTorch.Streaming do
 
   What was read past the end comes back as `rest`, and goes in again as `buffer: rest` when the next message is received.
   Options are those of `loader/1`, `:buffer`, `:timeout` (milliseconds, `:infinity` by default, for the next bytes to come)
-  and `:chunk` (1 MiB), the most that is asked for at once. A peer that closes before a message begins is `:closed`, in
+  and `:chunk` (256 KiB), the most that is asked for at once. A peer that closes before a message begins is `:closed`, in
   the middle of one `:truncated`.
   """
   @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}

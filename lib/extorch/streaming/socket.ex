@@ -7,7 +7,8 @@ defmodule ExTorch.Streaming.Socket do
 
   @type t :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
 
-  @chunk 1024 * 1024
+  # As much as stays in the processor's cache until it is copied.
+  @chunk 256 * 1024
   # Less than this is not worth a receive of its own: then whatever is there is taken.
   @small 64 * 1024
 
@@ -85,7 +86,6 @@ defmodule ExTorch.Streaming.Socket do
   # ---- Receiving ----
 
   def recv(socket, loader, opts) do
-    kind = kind(socket)
     timeout = Keyword.get(opts, :timeout, :infinity)
     chunk = Keyword.get(opts, :chunk, @chunk)
     check_timeout!(timeout)
@@ -94,40 +94,41 @@ defmodule ExTorch.Streaming.Socket do
       raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
     end
 
+    link = %{kind: kind(socket), socket: socket, timeout: timeout, chunk: chunk}
     buffer = IO.iodata_to_binary(Keyword.get(opts, :buffer, ""))
     state = if buffer == "", do: {:more, loader}, else: Loader.feed(loader, buffer)
-    more(state, kind, socket, timeout, chunk, byte_size(buffer))
+    more(state, link, byte_size(buffer))
   end
 
-  defp more({:more, loader}, kind, socket, timeout, chunk, got) do
-    wanted = if loader.missing >= @small, do: min(loader.missing, chunk), else: 0
-
-    case read(kind, socket, wanted, timeout) do
-      {:ok, data} ->
-        got = got + byte_size(data)
-        more(Loader.feed(loader, data), kind, socket, timeout, chunk, got)
-
-      {:error, reason} when reason in [:closed, :epipe, :econnreset] and got > 0 ->
-        Loader.ended(loader)
-
-      {:error, reason} ->
-        _over = Loader.ended(loader)
-        {:error, failed(reason, "receiving", got)}
+  defp more({:more, loader}, link, got) do
+    case read(link, ask(loader.missing, link)) do
+      {:ok, data} -> more(Loader.feed(loader, data), link, got + byte_size(data))
+      {:error, reason} -> stopped(loader, reason, got)
     end
   end
 
-  defp more({:done, term, rest}, _kind, _socket, _timeout, _chunk, _got), do: {:ok, term, rest}
-  defp more({:error, error}, _kind, _socket, _timeout, _chunk, _got), do: {:error, error}
+  defp more({:done, term, rest}, _link, _got), do: {:ok, term, rest}
+  defp more({:error, error}, _link, _got), do: {:error, error}
 
-  defp read(:gen_tcp, socket, wanted, timeout),
-    do: socket |> :gen_tcp.recv(wanted, timeout) |> binary()
+  defp ask(missing, link), do: if(missing >= @small, do: min(missing, link.chunk), else: 0)
 
-  defp read(:ssl, socket, wanted, timeout), do: socket |> :ssl.recv(wanted, timeout) |> binary()
+  defp stopped(loader, reason, got) when reason in [:closed, :epipe, :econnreset] and got > 0,
+    do: Loader.ended(loader)
 
-  defp read(:socket, socket, wanted, timeout) do
-    case :socket.recv(socket, wanted, [], timeout) do
+  defp stopped(loader, reason, got) do
+    _over = Loader.ended(loader)
+    {:error, failed(reason, "receiving", got)}
+  end
+
+  defp read(%{kind: :gen_tcp} = link, size),
+    do: link.socket |> :gen_tcp.recv(size, link.timeout) |> binary()
+
+  defp read(%{kind: :ssl} = link, size),
+    do: link.socket |> :ssl.recv(size, link.timeout) |> binary()
+
+  defp read(%{kind: :socket} = link, size) do
+    case :socket.recv(link.socket, size, [], link.timeout) do
       {:ok, data} -> {:ok, data}
-      {:error, {:timeout, data}} when data != "" -> {:ok, data}
       {:error, {reason, _data}} -> {:error, reason}
       {:error, reason} -> {:error, reason}
     end
