@@ -20,7 +20,7 @@ PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
 CORE := $(sort $(wildcard c_src/core/*.c))
 NIFS := $(sort $(wildcard c_src/*.c))
-SHIM := c_src/torch/xt_torch.cpp c_src/core/dtype.c c_src/core/error.c c_src/core/suggest.c
+SHIM := $(sort $(wildcard c_src/torch/*.cpp)) c_src/core/dtype.c c_src/core/error.c c_src/core/suggest.c
 
 , := ,
 SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
@@ -44,7 +44,8 @@ endif
 include $(BUILD)/libtorch.mk
 TORCH_NUMBER := $(shell echo $(TORCH_VERSION) | awk -F. '{print $$1 * 100 + $$2}')
 # -isystem keeps LibTorch's own warnings out; the compiler's default folders must not be named so.
-TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH_INCLUDE) -isystem $(TORCH_INCLUDE)/torch/csrc/api/include)
+TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH_INCLUDE)) \
+  -isystem $(TORCH_INCLUDE)/torch/csrc/api/include
 TORCH_LIBS := -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) -ltorch_cpu -lc10 \
   $(if $(filter yes,$(TORCH_CUDA)),-Wl$(,)--no-as-needed -ltorch_cuda -lc10_cuda -Wl$(,)--as-needed)
 ifeq ($(wildcard $(ERTS_INCLUDE_DIR)/erl_nif.h),)

@@ -1,5 +1,6 @@
 /* Loading: the NIF table and the resource types. LibTorch comes after, through torch_open (nif_torch.c). */
 #include "core/reaper.h"
+#include "nif_archive.h"
 #include "nif_binary.h"
 #include "nif_blob.h"
 #include "nif_checkpoint.h"
@@ -14,7 +15,7 @@ static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
   xt_term_load(env);
   if (!xt_reaper_start()) return 1;
   if (!xt_tensor_load(env) || !xt_binary_load(env) || !xt_blob_load(env) || !xt_checkpoint_load(env) ||
-      !xt_loading_load(env) || !xt_saving_load(env) || !xt_stream_load(env))
+      !xt_loading_load(env) || !xt_saving_load(env) || !xt_stream_load(env) || !xt_archive_load(env))
     return 2;
   return 0;
 }

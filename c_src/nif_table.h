@@ -65,7 +65,10 @@
   X(save_begin, 5, XT_DIRTY_CPU)             \
   X(save_open, 3, XT_DIRTY_IO)               \
   X(save_step, 2, XT_DIRTY_IO)               \
-  X(save_next, 2, XT_BRIEF)
+  X(save_next, 2, XT_BRIEF)                  \
+  X(archive_start, 4, XT_DIRTY_CPU)          \
+  X(archive_answer, 2, XT_BRIEF)             \
+  X(archive_result, 1, XT_DIRTY_CPU)
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);

@@ -94,6 +94,10 @@
   X(open)           \
   X(more)           \
   X(again)          \
+  X(write)          \
+  X(read)           \
+  X(size)           \
+  X(load)           \
   X(described)      \
   X(done)           \
   X(__struct__)     \

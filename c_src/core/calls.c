@@ -22,6 +22,8 @@ bool xt_calls_enter(void) {
 
 void xt_calls_leave(void) { atomic_fetch_sub(&inside, 1); }
 
+bool xt_calls_stopping(void) { return atomic_load(&stopping); }
+
 static void at_exit(int status) {
   struct timespec pause = {0, 1000000};
   atomic_store(&stopping, true);

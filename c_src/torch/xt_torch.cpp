@@ -1,12 +1,10 @@
-/* The one C++ file: LibTorch behind xt_torch.h.
+/* LibTorch behind xt_torch.h.
  *
- * Parts, in order: what differs between LibTorch versions · guard · memory · tensors · operators (values to a schema's
- * types, overload resolution, what may be written, results) · the table. */
-#include <ATen/ATen.h>
+ * Parts, in order: errors · memory · tensors · operators (values to a schema's types, overload resolution, what may be
+ * written, results) · the table. */
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
@@ -15,41 +13,19 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "../core/suggest.h"
-#include "xt_torch.h"
+#include "xt_shim.hpp"
 
-namespace {
+namespace xt {
 
 const xt_torch_host *host;
 
-/* ---- What differs between LibTorch versions (XT_TORCH_VERSION: 113, 206, 214 …) ---- */
+/* ---- Errors ---- */
 
-#if XT_TORCH_VERSION >= 200
-#define XT_ALLOCATE_CONST
-namespace warning = c10::WarningUtils;
-struct SilentWarnings : c10::WarningHandler {
-  void process(const c10::Warning &) override {}
-};
-#else
-#define XT_ALLOCATE_CONST const
-namespace warning = c10::Warning;
-struct SilentWarnings : c10::WarningHandler {
-  void process(const c10::SourceLocation &, const std::string &, const bool) override {}
-};
-#endif
-
-/* ---- Guard: every entry runs inside, nothing leaves but a status ---- */
-
-struct Refusal {
-  xt_status status;
-  std::string message;
-};
-
-[[noreturn]] void refuse(xt_status status, std::string message) { throw Refusal{status, std::move(message)}; }
+namespace {
 
 enum { REFUSED_NOT, REFUSED_BUDGET, REFUSED_MACHINE }; /* xt_refused */
 
@@ -61,6 +37,8 @@ std::string first_paragraph(std::string text) {
   }
   return text;
 }
+
+} // namespace
 
 xt_status torch_failed(xt_error *error, const char *what) {
   switch (host->refused()) {
@@ -78,35 +56,7 @@ xt_status torch_failed(xt_error *error, const char *what) {
   return xt_error_set(error, XT_STATUS_torch, "%s", first_paragraph(what).c_str());
 }
 
-template <class Body> xt_status guarded(xt_error *error, Body body) noexcept {
-  try {
-    body();
-    return XT_STATUS_ok;
-  } catch (const Refusal &refusal) {
-    return xt_error_set(error, refusal.status, "%s", refusal.message.c_str());
-  } catch (const c10::Error &thrown) {
-    return torch_failed(error, thrown.what_without_backtrace());
-  } catch (const std::exception &thrown) {
-    return torch_failed(error, thrown.what());
-  } catch (...) {
-    return xt_error_set(error, XT_STATUS_torch, "LibTorch threw something that is no exception");
-  }
-}
-
-/* For all that may reach an operator. */
-template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
-  static SilentWarnings silent;
-  if (!host->enter()) return xt_error_set(error, XT_STATUS_stopping, "the node is stopping");
-  struct Leave {
-    ~Leave() { host->leave(); }
-  } leave;
-  return guarded(error, [&] {
-    c10::InferenceMode no_gradients;
-    warning::WarningHandlerGuard quiet(&silent);
-    host->refused(); /* forget an older answer */
-    body();
-  });
-}
+namespace {
 
 /* ---- Memory: all CPU allocations are counted and within the budget ---- */
 
@@ -137,7 +87,11 @@ void destroy(xt_reapable *item) {
   host->tensor_count(-1);
 }
 
+} // namespace
+
 const at::Tensor &unwrap(const xt_tensor *tensor) { return static_cast<const Handle *>(tensor)->tensor; }
+
+namespace {
 
 bool has_dtype(xt_dtype dtype) {
   int number = xt_dtype_get(dtype)->torch;
@@ -238,6 +192,8 @@ xt_tensor_info describe(const at::Tensor &tensor) {
   return info;
 }
 
+} // namespace
+
 /* Memory never moves once it has a handle: others may hold its address. */
 xt_tensor *wrap(at::Tensor tensor) {
   if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
@@ -250,6 +206,8 @@ xt_tensor *wrap(at::Tensor tensor) {
   host->tensor_count(+1);
   return handle;
 }
+
+namespace {
 
 xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error) {
   return guard(error,
@@ -851,24 +809,25 @@ void set_num_threads(int threads) {
   guard(&ignored, [&] { at::set_num_threads(threads); });
 }
 
-const xt_torch_api api = {
-    TORCH_VERSION_TEXT, set_num_threads, num_threads, has_dtype,    cuda_count, has_mps,      cuda_memory, manual_seed,
-    tensor_empty,       tensor_foreign,  tensor_mark, tensor_plain, tensor_to,  tensor_equal, op};
+const xt_torch_api api = {TORCH_VERSION_TEXT, set_num_threads, num_threads,  has_dtype,      cuda_count,  has_mps,
+                          cuda_memory,        manual_seed,     tensor_empty, tensor_foreign, tensor_mark, tensor_plain,
+                          tensor_to,          tensor_equal,    op,           archive_save,   archive_load};
 
 } // namespace
+} // namespace xt
 
 extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const xt_torch_host *given,
                                                                           const xt_torch_api **out, xt_error *error) {
   if (given->layout != XT_TORCH_LAYOUT)
     return xt_error_set(error, XT_STATUS_torch,
                         "extorch.so and extorch_torch.so are of different builds: run make again");
-  host = given;
-  return guard(error, [&] {
-    static CountedAllocator allocator;
+  xt::host = given;
+  return xt::guard(error, [&] {
+    static xt::CountedAllocator allocator;
     c10::SetCPUAllocator(&allocator);
     /* Symbolising a backtrace takes milliseconds an exception, and nobody would read it. */
     c10::SetStackTraceFetcher(std::function<std::string()>([] { return std::string(); }));
-    operators(); /* a few milliseconds, here rather than in the first call */
-    *out = &api;
+    xt::operators(); /* a few milliseconds, here rather than in the first call */
+    *out = &xt::api;
   });
 }

@@ -1,4 +1,4 @@
-/* LibTorch behind plain C. xt_torch.cpp is the one file that knows C++.
+/* LibTorch behind plain C. The .cpp files here are the only ones that know C++.
  *
  * It is built as a library of its own, extorch_torch.so, which nif.c opens when the NIF is loaded: so a missing or
  * second LibTorch is an error with a name instead of a crash in somebody's static constructor.
@@ -84,6 +84,28 @@ typedef struct {
   size_t kwarg_count;
 } xt_op_call;
 
+/* ---- LibTorch's own archives ---- */
+
+typedef struct {
+  char *name;
+  size_t name_size;
+  xt_tensor *tensor; /* the caller's */
+} xt_archive_item;
+
+typedef struct {
+  xt_archive_item *list; /* malloc'ed, as the names are: xt_archive_items_free */
+  size_t count;
+} xt_archive_items;
+
+/* Called on the thread that saves or loads, one at a time. A write never fails here: LibTorch 1.13 would end the VM.
+ * Who cannot write remembers it, and swallows the rest. */
+typedef struct {
+  void (*write)(void *context, const void *data, size_t size);
+  bool (*read)(void *context, uint64_t at, void *to, size_t size);
+  bool (*size)(void *context, uint64_t *size);
+  void *context;
+} xt_archive_io;
+
 /* What the floors below offer to this one. */
 typedef struct {
   size_t layout;       /* XT_TORCH_LAYOUT of the other side: the two libraries are built together */
@@ -124,6 +146,10 @@ typedef struct {
 
   /* Results live in the arena; the tensors among them are the caller's. */
   xt_status (*op)(const xt_op_call *call, xt_arena *arena, xt_value **results, size_t *count, xt_error *error);
+
+  /* torch::save and torch::load of named tensors; a dot in a name is a level of nesting. */
+  xt_status (*archive_save)(const xt_archive_item *items, size_t count, const xt_archive_io *io, xt_error *error);
+  xt_status (*archive_load)(const xt_archive_io *io, xt_archive_items *out, xt_error *error);
 } xt_torch_api;
 
 #define XT_TORCH_LAYOUT (sizeof(xt_tensor) * 1000003 + sizeof(xt_torch_api) * 1009 + sizeof(xt_torch_host))

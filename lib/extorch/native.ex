@@ -242,4 +242,21 @@ defmodule ExTorch.Native do
   @spec save_next(reference(), pos_integer()) ::
           result({:more | :done, non_neg_integer(), iodata()})
   def save_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+
+  # ---- LibTorch's own archives ----
+
+  @spec archive_start(
+          [{String.t(), ExTorch.Tensor.t()}] | :load,
+          reference(),
+          pos_integer(),
+          integer()
+        ) ::
+          result(reference())
+  def archive_start(_tensors, _ref, _chunk, _timeout), do: :erlang.nif_error(:not_loaded)
+
+  @spec archive_answer(reference(), :ok | binary() | non_neg_integer() | :error) :: boolean()
+  def archive_answer(_job, _answer), do: :erlang.nif_error(:not_loaded)
+
+  @spec archive_result(reference()) :: result([{String.t(), ExTorch.Tensor.t()}])
+  def archive_result(_job), do: :erlang.nif_error(:not_loaded)
 end

@@ -1,0 +1,27 @@
+defmodule ExTorch.Archive.Collector do
+  @moduledoc false
+  # Any Collectable as a writer, a binary among them.
+
+  @behaviour ExTorch.Archive.Writer
+
+  defstruct [:collected, :fun]
+
+  def new(into) do
+    {collected, fun} = Collectable.into(into)
+    %__MODULE__{collected: collected, fun: fun}
+  end
+
+  @impl true
+  def write(%{collected: collected, fun: fun} = writer, data),
+    do: {:ok, byte_size(data), %{writer | collected: fun.(collected, {:cont, data})}}
+
+  @impl true
+  def close(writer), do: close(writer, :error)
+
+  def close(%{collected: collected, fun: fun}, :ok), do: {:ok, fun.(collected, :done)}
+
+  def close(%{collected: collected, fun: fun}, :error) do
+    fun.(collected, :halt)
+    :ok
+  end
+end

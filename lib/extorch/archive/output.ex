@@ -1,0 +1,83 @@
+defmodule ExTorch.Archive.Output do
+  @moduledoc false
+  # What LibTorch asks of a writer: to write, until all is written.
+
+  alias ExTorch.Error
+  alias ExTorch.Archive.{Collector, Device, Target}
+
+  # ---- Which kind ----
+
+  def open(path) when is_binary(path), do: Target.open(path)
+  def open({:binary, bytes}) when is_binary(bytes), do: {:ok, Collector.new(bytes)}
+  def open(fun) when is_function(fun, 1), do: {:ok, fun}
+
+  def open(%module{} = writer) do
+    cond do
+      Code.ensure_loaded?(module) and function_exported?(module, :write, 2) -> {:ok, writer}
+      Collectable.impl_for(writer) -> {:ok, Collector.new(writer)}
+      true -> open_device(writer)
+    end
+  end
+
+  def open(other) do
+    cond do
+      Device.device?(other) -> open_device(other)
+      Collectable.impl_for(other) -> {:ok, Collector.new(other)}
+      true -> open_device(other)
+    end
+  end
+
+  defp open_device(device) do
+    unless Device.device?(device) do
+      raise Error.new(
+              :bad_argument,
+              "#{inspect(device, limit: 3)} is no writer: see ExTorch.Archive"
+            )
+    end
+
+    {:ok, %Device{device: device, ours: false}}
+  end
+
+  # ---- What is asked ----
+
+  def answer(writer, {:write, data}), do: write(writer, data)
+
+  defp write(writer, ""), do: {:ok, :ok, writer}
+
+  defp write(fun, data) when is_function(fun) do
+    case fun.(data) do
+      :ok -> {:ok, :ok, fun}
+      {:ok, n} when is_integer(n) and n > 0 and n <= byte_size(data) -> write(fun, rest(data, n))
+      {:error, reason} -> {:error, reason, fun}
+      other -> {:error, "it answered #{inspect(other, limit: 3)}", fun}
+    end
+  end
+
+  defp write(%module{} = writer, data) do
+    case module.write(writer, data) do
+      {:ok, n, writer} when is_integer(n) and n > 0 and n <= byte_size(data) ->
+        write(writer, rest(data, n))
+
+      {:ok, n, writer} ->
+        {:error, "it says that it wrote #{inspect(n)} of #{byte_size(data)} bytes", writer}
+
+      {:error, reason, writer} ->
+        {:error, reason, writer}
+    end
+  end
+
+  defp rest(data, n), do: binary_part(data, n, byte_size(data) - n)
+
+  # ---- The end ----
+
+  def close(fun, _outcome) when is_function(fun), do: :ok
+  def close(%Target{} = target, outcome), do: Target.close(target, outcome)
+  def close(%Collector{} = collector, outcome), do: Collector.close(collector, outcome)
+
+  def close(%module{} = writer, _outcome) do
+    case module.close(writer) do
+      {:error, reason} -> {:error, reason}
+      _ -> :ok
+    end
+  end
+end
