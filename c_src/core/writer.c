@@ -24,9 +24,10 @@ static xt_status flush(xt_writer *w, const xt_sink *sink, xt_error *error) {
   return status;
 }
 
-static xt_status write_piece(xt_writer *w, const xt_sink *sink, xt_error *error) {
+static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, xt_error *error) {
   const xt_payload *payload = &w->payloads[w->next];
   size_t size = payload->bytes - w->at < PIECE ? (size_t)(payload->bytes - w->at) : PIECE;
+  if (payload->bytes > SMALL && size > most) size = (size_t)most;
   const uint8_t *from = w->data + w->at;
   xt_status status = XT_STATUS_ok;
   if (w->layout->crc) w->crc = libdeflate_crc32(w->crc, from, size);
@@ -58,7 +59,8 @@ static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_
   const xt_payload *payload = &w->payloads[w->next];
   if (!*begun) status = begin_payload(w, error);
   *begun = true;
-  while (status == XT_STATUS_ok && w->at < payload->bytes && w->written < stop_at) status = write_piece(w, sink, error);
+  while (status == XT_STATUS_ok && w->at < payload->bytes && w->written < stop_at)
+    status = write_piece(w, sink, stop_at - w->written, error);
   if (status != XT_STATUS_ok || w->at < payload->bytes) return status;
   if (!payload->data && payload->bytes) w->done(w->context, w->next);
   if (w->layout->after) w->layout->after(w, w->next, w->crc);
