@@ -31,7 +31,11 @@ for test in test/c/*_test.c; do
 done
 ASAN_OPTIONS=allocator_may_return_null=1 build/c/core_test
 ASAN_OPTIONS=allocator_may_return_null=1 build/c/writer_test build/c
-find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort | xargs build/c/checkpoint_test
+fixtures=$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)
+# shellcheck disable=SC2086
+build/c/checkpoint_test $fixtures
+# shellcheck disable=SC2086
+build/c/forward_test $fixtures
 
 # The sanitized libraries go where mix looks for them, and the ordinary ones come back whatever happens.
 step "ExUnit under ASan and UBSan"

@@ -28,4 +28,22 @@ defmodule ExTorch.HaltTest do
       assert {status, output} == {unquote(code), output}
     end
   end
+
+  test "halting while an archive waits for its writer" do
+    ebin = :extorch |> Application.app_dir("ebin")
+
+    script = """
+    test = self()
+    spawn(fn -> ExTorch.Archive.save(ExTorch.tensor(1), fn _ -> send(test, :inside); Process.sleep(:infinity) end) end)
+    receive do: (:inside -> System.halt(5))
+    """
+
+    {time, {output, status}} =
+      :timer.tc(fn ->
+        System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
+      end)
+
+    assert {status, output} == {5, ""}
+    assert time < 20_000_000
+  end
 end

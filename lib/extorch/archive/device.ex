@@ -7,6 +7,8 @@ defmodule ExTorch.Archive.Device do
 
   alias ExTorch.Error
 
+  @patience_ms 500
+
   defstruct [:device, :ours]
 
   def device?(device) when is_pid(device), do: true
@@ -16,7 +18,23 @@ defmodule ExTorch.Archive.Device do
 
   def device?(device), do: is_tuple(device) and elem(device, 0) == :file_descriptor
 
-  def seeks?(device), do: match?({:ok, _}, :file.position(device, :cur))
+  # Only files can move. Other devices do not even answer when they are asked to, so a process is given a moment; through
+  # an alias, so that an answer that comes later is dropped.
+  def seeks?(device) when is_pid(device) do
+    ref = :erlang.monitor(:process, device, alias: :reply_demonitor)
+    send(device, {:file_request, ref, ref, {:position, :cur}})
+
+    receive do
+      {:file_reply, ^ref, reply} -> match?({:ok, _}, reply)
+      {:DOWN, ^ref, _, _, _} -> false
+    after
+      @patience_ms ->
+        Process.demonitor(ref, [:flush])
+        false
+    end
+  end
+
+  def seeks?(device), do: not is_atom(device) and match?({:ok, _}, :file.position(device, :cur))
 
   # All that is left of a device that cannot seek.
   def rest(device) do
