@@ -18,8 +18,6 @@ defmodule ExTorch.MixProject do
       deps: if(@hex, do: deps(), else: []),
       # Optional applications may come from ERL_LIBS instead of Hex: keep them on the path.
       prune_code_paths: false,
-      # Only whoever gives a socket of ssl needs it, and has started it.
-      xref: [exclude: [:ssl]],
       make_clean: ["clean"],
       description: "PyTorch tensors and checkpoints as first-class citizens of the BEAM",
       package: package(),

@@ -181,7 +181,7 @@ defmodule ExTorch.ArchiveTest do
     assert {:ok, list} = Archive.save(map, [])
     assert {:ok, back} = Archive.load({:binary, IO.iodata_to_binary(list)}, as: :map)
     assert same?(map, back)
-    assert {:ok, %File.Stream{}} = Archive.save(map, apply(File, :stream!, [file, [], 1000]))
+    assert {:ok, %File.Stream{}} = Archive.save(map, file_stream(file, 1000))
     assert {:ok, back} = Archive.load(file, as: :map)
     assert same?(map, back)
   end

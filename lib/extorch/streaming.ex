@@ -112,7 +112,7 @@ defmodule ExTorch.Streaming do
   `{name, tensor}` for every tensor of a stream, as each completes: memory holds the tensor at hand and what the consumer
   keeps. What goes wrong is raised.
 
-      iex> chunks = ExTorch.Streaming.save(%{a: ExTorch.tensor([1]), b: ExTorch.tensor([2])})
+      iex> chunks = ExTorch.Streaming.save(a: ExTorch.tensor([1]), b: ExTorch.tensor([2]))
       iex> for {name, tensor} <- ExTorch.Streaming.tensors(chunks), do: {name, ExTorch.Tensor.to_list(tensor)}
       [{"a", [1]}, {"b", [2]}]
   """

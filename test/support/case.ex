@@ -61,6 +61,14 @@ defmodule ExTorch.Case do
       <<turned>> <> binary_part(binary, at + 1, byte_size(binary) - at - 1)
   end
 
+  @doc "A file in pieces; the order of arguments differs between versions of Elixir."
+  def file_stream(path, bytes) do
+    args =
+      if Version.match?(System.version(), ">= 1.16.0"), do: [path, bytes], else: [path, [], bytes]
+
+    apply(File, :stream!, args)
+  end
+
   @doc "Bytes of this OS process that are in memory."
   def rss do
     [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))

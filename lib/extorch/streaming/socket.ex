@@ -12,7 +12,7 @@ defmodule ExTorch.Streaming.Socket do
   # Less than this is not worth a receive of its own: then whatever is there is taken.
   @small 64 * 1024
 
-  # ---- Which kind ----
+  # ---- Which kind: the module it belongs to. Only who has a socket of ssl needs that application ----
 
   defp kind(socket) when is_port(socket), do: :gen_tcp
   defp kind({:"$inet", _module, _socket}), do: :gen_tcp
@@ -45,12 +45,11 @@ defmodule ExTorch.Streaming.Socket do
     error in Error -> {:error, error}
   end
 
-  defp write(:gen_tcp, socket, chunk, _timeout), do: :gen_tcp.send(socket, chunk)
-  defp write(:ssl, socket, chunk, _timeout), do: :ssl.send(socket, chunk)
-
   defp write(:socket, socket, chunk, timeout) do
     chunk |> :erlang.iolist_to_iovec() |> write_all(socket, timeout)
   end
+
+  defp write(module, socket, chunk, _timeout), do: module.send(socket, chunk)
 
   defp write_all([], _socket, _timeout), do: :ok
 
@@ -120,12 +119,6 @@ defmodule ExTorch.Streaming.Socket do
     {:error, failed(reason, "receiving", got)}
   end
 
-  defp read(%{kind: :gen_tcp} = link, size),
-    do: link.socket |> :gen_tcp.recv(size, link.timeout) |> binary()
-
-  defp read(%{kind: :ssl} = link, size),
-    do: link.socket |> :ssl.recv(size, link.timeout) |> binary()
-
   defp read(%{kind: :socket} = link, size) do
     case :socket.recv(link.socket, size, [], link.timeout) do
       {:ok, data} -> {:ok, data}
@@ -134,9 +127,11 @@ defmodule ExTorch.Streaming.Socket do
     end
   end
 
-  # A socket in list mode.
-  defp binary({:ok, data}), do: {:ok, IO.iodata_to_binary(data)}
-  defp binary(error), do: error
+  # In list mode it is a list.
+  defp read(%{kind: module} = link, size) do
+    with {:ok, data} <- module.recv(link.socket, size, link.timeout),
+         do: {:ok, IO.iodata_to_binary(data)}
+  end
 
   # ---- Errors ----
 
