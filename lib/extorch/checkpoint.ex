@@ -27,7 +27,7 @@ defmodule ExTorch.Checkpoint do
       other, and `metadata/1` says where the next begins.
     * `:limits` - a keyword list: `pickle_bytes` (64 MiB), `nodes` of the resulting term (8 for every byte of the pickle,
       at least 1,000,000), `depth` (1,000), `tensor_bytes` and `total_bytes`, which count a repeated element each time it
-      is seen (1 TiB and 4 TiB).
+      is seen (1 TiB and 4 TiB), and for `ExTorch.Streaming` `spool_bytes` (1 GiB).
 
   A source is a path, `{:binary, binary}`, whose memory the tensors share, or a struct that implements `ExTorch.Source`.
   """

@@ -1,0 +1,109 @@
+defmodule ExTorch.UploadsTest do
+  # Uploads: the writer for LiveView and the body of a Plug, with stand-ins for both.
+  use ExTorch.Case
+  alias ExTorch.Streaming
+  alias ExTorch.Streaming.{Body, UploadWriter}
+
+  defmodule Conn do
+    defstruct [:chunks, :test]
+    def read_body(%{chunks: [:silent | _]}, _opts), do: {:error, :timeout}
+    def read_body(%{chunks: [last]} = conn, _opts), do: {:ok, last, %{conn | chunks: []}}
+
+    def read_body(%{chunks: [chunk | chunks]} = conn, opts) do
+      send(conn.test, {:read, opts[:length]})
+      {:more, chunk, %{conn | chunks: chunks}}
+    end
+  end
+
+  defp pieces(term, opts \\ []) do
+    bytes = term |> Streaming.save(opts) |> Enum.to_list() |> IO.iodata_to_binary()
+    for <<piece::binary-size(100) <- bytes>>, do: piece
+  end
+
+  # All of it, with the last incomplete piece.
+  defp all(term) do
+    bytes = term |> Streaming.save(format: :zip) |> Enum.to_list() |> IO.iodata_to_binary()
+    full = div(byte_size(bytes), 100) * 100
+
+    for(<<piece::binary-size(100) <- bytes>>, do: piece) ++
+      [binary_part(bytes, full, byte_size(bytes) - full)]
+  end
+
+  defp model, do: %{"w" => ExTorch.tensor([[1.0, 2.0]]), "b" => ExTorch.tensor([3])}
+
+  test "an upload becomes tensors, some of them before it has ended" do
+    test = self()
+    {:ok, state} = UploadWriter.init(on_tensor: fn name, _ -> send(test, name) end)
+    assert UploadWriter.meta(state) == %{}
+
+    {:ok, state} =
+      Enum.reduce(all(model()), {:ok, state}, fn piece, {:ok, state} ->
+        UploadWriter.write_chunk(piece, state)
+      end)
+
+    assert_received "w"
+    assert {:ok, state} = UploadWriter.write_chunk("behind it", state)
+    assert {:ok, state} = UploadWriter.close(state, :done)
+    assert %{term: term} = UploadWriter.meta(state)
+    assert Tensor.to_list(term["w"]) == [[1.0, 2.0]]
+  end
+
+  test "an upload that is none, stops too early, or is cancelled" do
+    assert {:error, %Error{reason: :bad_argument}} = UploadWriter.init(nonsense: 1)
+    {:ok, state} = UploadWriter.init([])
+    page = "<html>" <> String.duplicate(" ", 2000)
+
+    assert {:error, %Error{reason: :corrupt} = error, state} =
+             UploadWriter.write_chunk(page, state)
+
+    assert {:error, ^error, state} = UploadWriter.write_chunk("more", state)
+    assert %{error: ^error} = UploadWriter.meta(state)
+    assert {:error, ^error} = UploadWriter.close(state, :done)
+    assert {:ok, _} = UploadWriter.close(state, {:error, :gone})
+
+    {:ok, state} = UploadWriter.init([])
+    {:ok, state} = UploadWriter.write_chunk(hd(pieces(model())), state)
+    assert {:ok, _} = UploadWriter.close(state, :cancel)
+    assert {:error, %Error{reason: :truncated}} = UploadWriter.close(state, :done)
+  end
+
+  test "the body of a request" do
+    conn = %Conn{chunks: all(model()), test: self()}
+    assert {:ok, term, %Conn{chunks: []}} = Body.load(conn)
+    assert Tensor.to_list(term["b"]) == [3]
+    assert_received {:read, 1_048_576}
+    assert {:ok, _, _} = Body.load(%{conn | chunks: all(model()) ++ [""]}, length: 5)
+    assert_received {:read, 5}
+
+    assert {:error, %Error{reason: :corrupt}, _} =
+             Body.load(%{conn | chunks: all(model()) ++ ["x"]})
+
+    assert {:error, %Error{reason: :corrupt}, _} =
+             Body.load(%{conn | chunks: [Enum.join(all(model()), "") <> "x"]})
+
+    assert {:error, %Error{reason: :truncated}, _} =
+             Body.load(%{conn | chunks: Enum.take(all(model()), 3)})
+
+    assert {:error, %Error{reason: :timeout}, _} = Body.load(%{conn | chunks: [:silent]})
+    page = "<html>" <> String.duplicate(" ", 2000)
+    assert {:error, %Error{reason: :corrupt}, _} = Body.load(%{conn | chunks: [page, "more"]})
+  end
+
+  test "the guide's code runs" do
+    code =
+      Regex.scan(
+        ~r/(force_markdown":true} -->\n\n)?```elixir\n(.*?)```/s,
+        File.read!("guides/streams.livemd"),
+        capture: :all_but_first
+      )
+      |> Enum.flat_map(fn
+        ["", code] -> if code =~ "Mix.install", do: [], else: [code]
+        _ -> []
+      end)
+      |> Enum.join("\n")
+
+    ExUnit.CaptureIO.capture_io(fn ->
+      assert {{:error, %Error{reason: :truncated}}, _} = Code.eval_string(code)
+    end)
+  end
+end
