@@ -91,8 +91,48 @@ static bool read_offsets(xt_json *j, described *t) {
          xt_json_integer(j, &t->end) && !xt_json_item(j) && !j->wrong;
 }
 
+/* ---- The usual form ----
+ *
+ * {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} without a space is how everybody writes it. Whatever is written
+ * otherwise goes the general way from its beginning, which also finds what is wrong. */
+
+static bool usual_text(const uint8_t **at, const uint8_t *end, const char *text, size_t size) {
+  if ((size_t)(end - *at) < size || memcmp(*at, text, size)) return false;
+  *at += size;
+  return true;
+}
+
+/* A few digits, without a leading 0. */
+static bool usual_number(const uint8_t **at, const uint8_t *end, int64_t *value) {
+  const uint8_t *start = *at;
+  int64_t number = 0;
+  while (*at < end && **at >= '0' && **at <= '9' && *at - start < 18) number = number * 10 + (*(*at)++ - '0');
+  *value = number;
+  return *at > start && (*start != '0' || *at == start + 1) && *at < end && (**at < '0' || **at > '9');
+}
+
+static bool read_usual(xt_json *j, described *t) {
+  const uint8_t *at = j->data + j->at, *end = j->data + j->size;
+  if (!usual_text(&at, end, "{\"dtype\":\"", 10)) return false;
+  t->dtype.data = (const char *)at;
+  while (at < end && ((*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || *at == '_')) at++;
+  t->dtype.size = (size_t)(at - (const uint8_t *)t->dtype.data);
+  if (!usual_text(&at, end, "\",\"shape\":[", 11)) return false;
+  t->ndim = 0;
+  while (at < end && *at != ']') {
+    if (t->ndim == MAX_DIMS || (t->ndim && !usual_text(&at, end, ",", 1))) return false;
+    if (!usual_number(&at, end, &t->sizes[t->ndim++])) return false;
+  }
+  if (!usual_text(&at, end, "],\"data_offsets\":[", 18) || !usual_number(&at, end, &t->begin) ||
+      !usual_text(&at, end, ",", 1) || !usual_number(&at, end, &t->end) || !usual_text(&at, end, "]}", 2))
+    return false;
+  j->at = (size_t)(at - j->data);
+  return true;
+}
+
 static bool read_tensor(xt_json *j, described *t) {
   xt_json_string key;
+  if (!j->wrong && read_usual(j, t)) return true;
   t->has_dtype = t->has_shape = t->has_offsets = false;
   if (!xt_json_object(j)) return false;
   while (xt_json_key(j, &key)) {
