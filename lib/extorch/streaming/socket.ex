@@ -73,9 +73,12 @@ defmodule ExTorch.Streaming.Socket do
     case module.getopts(socket, [:send_timeout]) do
       {:ok, before} ->
         module.setopts(socket, send_timeout: timeout)
-        result = fun.()
-        module.setopts(socket, before)
-        result
+
+        try do
+          fun.()
+        after
+          module.setopts(socket, before)
+        end
 
       {:error, reason} ->
         {:error, failed(reason, "sending", 0)}
