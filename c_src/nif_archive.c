@@ -22,7 +22,7 @@
 #include "nif_tensor.h"
 #include "term.h"
 
-enum { POLL_MS = 100 };
+enum { POLL_MS = 100, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
 
 typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
 
@@ -226,9 +226,10 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
     xt_archive_item *item = &j->items.list[j->items.count];
     if (xt_tensor_take(resource, &item->tensor, error) != XT_STATUS_ok) return false;
     j->items.count++;
-    item->name = strndup((const char *)name.data, name.size);
+    item->name = malloc(name.size + 1); /* not terminated: it may hold a NUL */
     item->name_size = name.size;
     if (!item->name) return false;
+    memcpy(item->name, name.data, name.size);
   }
   return true;
 }
@@ -303,8 +304,13 @@ static bool take_answer(ErlNifEnv *env, job *j, ERL_NIF_TERM answer) {
 /* archive_answer(job, :ok | binary | size | :error) :: boolean     was it waited for? */
 ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   job *j;
-  (void)argc;
   if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  ErlNifBinary bytes = {.size = 0};
+  bool copies = enif_inspect_binary(env, argv[1], &bytes);
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (copies && bytes.size > BRIEF_BYTES && !on_dirty)
+    return enif_schedule_nif(env, "archive_answer", XT_DIRTY_CPU, xt_nif_archive_answer, argc, argv);
+  if (!on_dirty) enif_consume_timeslice(env, 1 + (int)(bytes.size * BRIEF_PERCENT / BRIEF_BYTES));
   pthread_mutex_lock(&j->lock);
   bool waiting = j->asks != ASKS_NOTHING && !j->answered && !j->failed;
   if (waiting) {

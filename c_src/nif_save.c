@@ -320,7 +320,7 @@ ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
   if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
   if (status == XT_STATUS_ok && finished) status = xt_outfile_commit(&s->file, s->sync, &error);
-  if (status != XT_STATUS_ok || finished) xt_outfile_close(&s->file);
+  if ((status != XT_STATUS_ok && !error.collect) || finished) xt_outfile_close(&s->file);
   uint64_t done = s->writer.written;
   atomic_flag_clear(&resource->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
@@ -399,6 +399,8 @@ static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint6
   pieces made = {resource, env, enif_make_list(env, 0), 0, NULL, 0};
   xt_sink sink = {put_copy, share, &made};
   xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  bool again = status != XT_STATUS_ok && error.collect && (made.size || !enif_is_empty_list(env, made.list));
+  if (again) status = XT_STATUS_ok; /* what was made must not be lost */
   if (status == XT_STATUS_ok) status = put_shared(&made, &error);
   if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
   ERL_NIF_TERM done = enif_make_uint64(env, s->writer.written), list = enif_make_list(env, 0);
@@ -419,7 +421,9 @@ ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
     return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
-  if (!on_dirty && (budget > BRIEF_BYTES || !xt_writer_in_payload(&resource->saving->writer, budget))) {
+  const xt_writer *w = &resource->saving->writer;
+  bool from_disk = w->layout->crc && atomic_load(&xt_memory_live.mapped); /* a map is read when it is looked at */
+  if (!on_dirty && (budget > BRIEF_BYTES || from_disk || !xt_writer_in_payload(w, budget))) {
     atomic_flag_clear(&resource->busy);
     return enif_schedule_nif(env, "save_next", XT_DIRTY_CPU, xt_nif_save_next, argc, argv);
   }

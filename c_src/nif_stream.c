@@ -186,7 +186,7 @@ static void add_waiting(stream *s, size_t entry, uint32_t storage) { s->waiting[
 
 static bool is_plain(const xt_checkpoint *c, const xt_node_tensor *t) {
   return t->layout == XT_LAYOUT_STRIDED && t->storage != XT_NO_STORAGE && c->records[t->storage] && !t->part_count &&
-         !t->quantized && !t->conj && !t->neg && !xt_checkpoint_swaps(c, t->storage);
+         !t->quantized && !t->conj && !t->neg;
 }
 
 static xt_status plan(stream *s, const bool *selected, xt_error *error) {
@@ -204,7 +204,10 @@ static xt_status plan(stream *s, const bool *selected, xt_error *error) {
     else s->missing[i] = UINT32_MAX;
     if (selected[i]) s->plain &= is_plain(c, c->index.entries[i].tensor);
   }
-  for (size_t i = 0; i < storages; i++) total = s->first[i + 1] += s->first[i];
+  for (size_t i = 0; i < storages; i++) {
+    total = s->first[i + 1] += s->first[i];
+    s->plain &= s->users[i] <= brief.tensors; /* which are made together */
+  }
   s->waiting = calloc(total + 1, sizeof *s->waiting);
   if (!s->waiting) return no_memory(error);
   for (size_t i = 0; i < entries; i++)
@@ -295,6 +298,7 @@ static xt_status make_at_once(stream *s, ready *out, xt_error *error) {
   size_t count = s->forward.checkpoint->index.count;
   for (; s->at_once < count && status == XT_STATUS_ok; s->at_once++)
     if (!s->missing[s->at_once]) status = make_entry(s, s->at_once, out, error);
+  if (status != XT_STATUS_ok) error->collect = false;
   return status;
 }
 
@@ -304,6 +308,7 @@ static xt_status storage_came(stream *s, size_t storage, ready *out, xt_error *e
   s->counted[storage] = true;
   for (size_t i = s->first[storage]; i < s->first[storage + 1] && status == XT_STATUS_ok; i++)
     if (--s->missing[s->waiting[i]] == 0) status = make_entry(s, s->waiting[i], out, error);
+  if (status != XT_STATUS_ok) error->collect = false; /* it was counted: nobody can try again */
   return status;
 }
 
@@ -313,6 +318,12 @@ typedef struct {
   xt_forward_event event;
   bool paused; /* there is more of the piece */
 } fed;
+
+/* The byte order may come after the object: a storage that has to be turned round takes its time. */
+static bool is_light(const stream *s) {
+  const bool host = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+  return s->forward.light && s->forward.checkpoint->big_endian == host;
+}
 
 static xt_status feed(ErlNifEnv *env, stream_resource *resource, const ErlNifBinary *piece, ready *out, fed *result,
                       const most *most, xt_error *error) {
@@ -331,7 +342,7 @@ static xt_status feed(ErlNifEnv *env, stream_resource *resource, const ErlNifBin
     if (result->event == XT_FORWARD_DESCRIBED || result->event == XT_FORWARD_DONE) break;
     result->paused = resource->resume < piece->size;
     bool enough =
-        resource->resume - began >= most->bytes || out->count >= most->tensors || (most->brief && !s->forward.light);
+        resource->resume - began >= most->bytes || out->count >= most->tensors || (most->brief && !is_light(s));
     if (enough && !most->brief && !enif_is_current_process_alive(env))
       return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
     if (enough || (result->event == XT_FORWARD_MORE && !result->paused)) break;
@@ -375,7 +386,7 @@ ERL_NIF_TERM xt_nif_stream_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   stream *s = resource->stream;
   if (resource->resume > piece.size || (s->forward.regions && !s->missing)) return enif_make_badarg(env);
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
-  bool is_brief = s->plain && s->at_once && s->forward.light;
+  bool is_brief = s->plain && s->at_once && is_light(s);
   if (!on_dirty && !is_brief)
     return enif_schedule_nif(env, "stream_feed", XT_DIRTY_CPU, xt_nif_stream_feed, argc, argv);
   if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);

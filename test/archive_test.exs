@@ -381,7 +381,46 @@ defmodule ExTorch.ArchiveTest do
     end
   end
 
+  test "names with NULs and with many parts" do
+    for name <- ["a\0b", "a\0" <> String.duplicate("x", 100_000)] do
+      assert elem(Archive.save(%{name => ExTorch.tensor(1)}, {:binary, ""}), 0) in [:ok, :error]
+    end
+
+    deep = String.duplicate("a.", 100_000) <> "a"
+
+    assert {:error, %Error{reason: :bad_argument}} =
+             Archive.save(%{deep => ExTorch.tensor(1)}, {:binary, ""})
+
+    deep = String.duplicate("a.", 50) <> "a"
+    {:ok, bytes} = Archive.save(%{deep => ExTorch.tensor(1)}, {:binary, ""})
+    assert {:ok, %{^deep => _}} = Archive.load({:binary, bytes}, as: :map)
+  end
+
+  test "a reader that cannot even tell its size is closed once, also when closing raises" do
+    defmodule Stubborn do
+      defstruct [:test]
+      def position(r), do: {:ok, 0, r}
+      def seek_end(r, _), do: {:error, :nope, r}
+
+      def close(r) do
+        send(r.test, :closed)
+        raise "closing"
+      end
+    end
+
+    assert_raise RuntimeError, "closing", fn ->
+      Archive.load(struct(__MODULE__.Stubborn, test: self()))
+    end
+
+    assert_closed_once()
+  end
+
   test "bad arguments" do
+    assert reason(fn -> Archive.save(%{{1, 2} => ExTorch.tensor(1)}, {:binary, ""}) end) ==
+             :bad_argument
+
+    assert reason(fn -> Archive.load({:binary, ""}, chunk: 2 ** 70) end) == :bad_argument
+    assert reason(fn -> Archive.load({:binary, ""}, timeout: 2 ** 70) end) == :bad_argument
     assert reason(fn -> Archive.save([1], {:binary, ""}) end) == :bad_argument
 
     assert reason(fn -> Archive.save(%{1 => ExTorch.tensor(1)}, {:binary, ""}) end) ==

@@ -30,13 +30,11 @@ defmodule ExTorch.StreamingSocketTest do
   # Certificates that are made on the spot.
   defp ssl_pair do
     {:ok, _} = Application.ensure_all_started(:ssl)
-    key = {:namedCurve, :secp256r1}
+    options = [key: {:namedCurve, :secp256r1}, digest: :sha256]
+    chain = %{root: options, intermediates: [], peer: options}
 
     %{server_config: server, client_config: client} =
-      :public_key.pkix_test_data(%{
-        server_chain: %{root: [key: key], intermediates: [], peer: [key: key]},
-        client_chain: %{root: [key: key], intermediates: [], peer: [key: key]}
-      })
+      :public_key.pkix_test_data(%{server_chain: chain, client_chain: chain})
 
     {:ok, listen} = :ssl.listen(0, server ++ @options)
     {:ok, {_, port}} = :ssl.sockname(listen)

@@ -259,7 +259,156 @@ defmodule ExTorch.StreamingTest do
     assert message =~ "7994999875"
   end
 
+  test "a record that is longer packed than it may be is refused before it comes" do
+    path = "test/fixtures/1.13.0a0/tensor.pt"
+    {:ok, files} = :zip.unzip(File.read!(path), [:memory])
+
+    records =
+      for {name, data} <- files, not (to_string(name) =~ "version"), do: {to_string(name), data}
+
+    {name, _} = hd(records)
+    root = name |> String.split("/") |> hd()
+
+    false_record =
+      {root <> "/version", "3\n", method: 8, bytes: "xx", local: [packed: 0xFFFFFFF0]}
+
+    bytes = Zip.make(records ++ [false_record])
+    assert {:error, %Error{reason: reason}} = Streaming.load(cut(bytes, [50]))
+    assert reason in [:corrupt, :limit]
+  end
+
+  test "what follows is given back whatever was read ahead" do
+    # a list of records with something unknown before the object: all of it is kept, and then opened
+    entry = fn key, data ->
+      [
+        "ctorch.distributed._serialization\n_Entry\n)\x81}(X",
+        <<3::little-32>>,
+        "key",
+        "X",
+        <<byte_size(key)::little-32>>,
+        key,
+        "X",
+        <<10::little-32>>,
+        "is_storage",
+        <<0x89>>,
+        "X",
+        <<6::little-32>>,
+        "length",
+        "J",
+        <<byte_size(data)::little-32>>,
+        "ub"
+      ]
+    end
+
+    object = <<0x80, 2, "}.">>
+    records = [{"odd", "bytes"}, {"data.pkl", object}, {"byteorder", "little"}]
+    list = [<<0x80, 2>>, "](", Enum.map(records, fn {k, d} -> entry.(k, d) end), "e."]
+    bytes = IO.iodata_to_binary([list, Enum.map(records, &elem(&1, 1))])
+    assert {:ok, %{}, "after it"} = Streaming.load([bytes <> "after it"])
+
+    for cut <- 1..(byte_size(bytes) - 1)//7 do
+      assert {:ok, %{}, "after it"} =
+               Streaming.load([
+                 binary_part(bytes, 0, cut),
+                 binary_part(bytes <> "after it", cut, byte_size(bytes) + 8 - cut)
+               ])
+    end
+  end
+
+  test "small pickles, and archives without tensors" do
+    for pickle <- ["(t.", "(d.", "N." <> "", <<0x80, 2, "N.">>], byte_size(pickle) > 2 do
+      assert {:ok, whole} = ExTorch.load({:binary, pickle})
+      assert {:ok, ^whole, "x"} = Streaming.load([pickle <> "x"])
+      assert {:ok, ^whole, ""} = Streaming.load(cut(pickle, [1]))
+    end
+
+    {:ok, empty} = ExTorch.Archive.save(%{}, {:binary, ""})
+    assert {:ok, whole} = ExTorch.load({:binary, empty})
+    assert {:ok, ^whole, ""} = Streaming.load(cut(empty, [100]))
+  end
+
+  test "a source is closed once, whatever ends the stream" do
+    test = self()
+
+    source = fn chunks ->
+      Stream.resource(
+        fn -> send(test, :opened) && chunks end,
+        fn
+          [] -> {:halt, []}
+          [chunk | chunks] -> {[chunk], chunks}
+        end,
+        fn _ -> send(test, :closed) end
+      )
+    end
+
+    saved = binary(state(), [])
+    page = "<html>" <> String.duplicate(" ", 2000)
+
+    for {chunks, expected} <- [
+          {[saved], :none},
+          {[saved, "more"], :none},
+          {[binary_part(saved, 0, 100)], :truncated},
+          {[page, "more"], :corrupt}
+        ] do
+      assert reason(fn -> chunks |> source.() |> Streaming.tensors() |> Stream.run() end) ==
+               expected
+
+      assert_received :opened
+      assert_received :closed
+      refute_received :opened
+      refute_received :closed
+    end
+
+    half = binary_part(:zlib.gzip(saved), 0, 5000)
+
+    assert reason(fn -> [half] |> Streaming.gunzip() |> Streaming.tensors() |> Stream.run() end) ==
+             :truncated
+  end
+
+  test "the budget: garbage is collected and the stream goes on, or the error is a limit" do
+    aside(fn ->
+      base = Memory.live().bytes
+      large = ExTorch.op("ones", [[500, 500]])
+      plain = binary(%{t: large}, format: :zip)
+      {:ok, files} = :zip.unzip(plain, [:memory])
+      packed = Zip.make(for {name, data} <- files, do: deflated({to_string(name), data}))
+      turned = %{t: ExTorch.op("t", [ExTorch.op("ones", [[500, 400]])])}
+      before = Memory.budget()
+      fill = fn -> for _ <- 1..5, do: ExTorch.op("ones", [[500, 500]]) end
+
+      try do
+        for bytes <- [plain, packed] do
+          Memory.collect()
+          Memory.set_budget(base + 5_000_000 + 2_000_000)
+          spawn_garbage(fill)
+          assert {:ok, %{"t" => _}, ""} = Streaming.load(cut(bytes, [100_000]))
+        end
+
+        Memory.collect()
+        spawn_garbage(fill)
+
+        assert {:ok, _, ""} =
+                 turned
+                 |> Streaming.save(format: :safetensors)
+                 |> Enum.to_list()
+                 |> Streaming.load()
+
+        Memory.set_budget(base + 100_000)
+        assert {:error, %Error{reason: :limit}} = Streaming.load([plain])
+      after
+        Memory.set_budget(before)
+      end
+    end)
+  end
+
+  # On this heap, and referred to by nobody.
+  defp spawn_garbage(fill) do
+    fill.()
+    :ok
+  end
+
   test "bad options" do
+    assert reason(fn -> Streaming.loader(limits: [spool_bytes: 2 ** 70]) end) == :bad_argument
     assert reason(fn -> Streaming.loader(mmap: true) end) == :bad_argument
     assert reason(fn -> Streaming.loader(offset: 1) end) == :bad_argument
     assert reason(fn -> Streaming.loader(on_tensor: 1) end) == :bad_argument

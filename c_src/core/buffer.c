@@ -20,9 +20,9 @@ uint8_t *xt_buffer_room(xt_buffer *b, size_t n) {
 }
 
 void xt_buffer_put(xt_buffer *b, const void *data, size_t size) {
-  uint8_t *to = xt_buffer_room(b, size);
+  uint8_t *to = size ? xt_buffer_room(b, size) : NULL;
   if (!to) return;
-  if (size) memcpy(to, data, size);
+  memcpy(to, data, size);
   b->size += size;
 }
 

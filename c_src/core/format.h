@@ -4,6 +4,7 @@
 #define XT_FORMAT_H
 
 #include "checkpoint.h"
+#include "skim.h"
 
 struct xt_format {
   const char *name;
@@ -29,8 +30,8 @@ typedef struct {
   uint8_t *data;
   uint64_t at;
   size_t size, room;
-  uint64_t pickle; /* whose end is looked for */
-  size_t skimmed;  /* and how far that has come */
+  uint64_t pickle;    /* whose end is looked for */
+  xt_skimmed skimmed; /* and how far that has come */
 } xt_window;
 
 /* The n bytes at an offset: NULL with a need when they are not in the window, or with an error when the file has not so

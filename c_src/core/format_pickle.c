@@ -9,8 +9,7 @@
 enum { START, WHOLE };
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  uint64_t wanted, payload = 0;
-  size_t used = 0;
+  xt_skimmed skimmed = {0};
   const uint8_t *data;
   if (c->state == START && !c->memory) {
     c->memory = xt_region_new(c->file_size - c->base, 0);
@@ -21,7 +20,9 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   }
   data = c->memory->data + (c->unpacked ? c->base : 0);
   size_t size = c->file_size - c->base;
-  switch (xt_skim(data, size, &used, &wanted, &payload)) {
+  xt_skim_result result = xt_skim(data, size, &skimmed);
+  size_t used = skimmed.at;
+  switch (result) {
   case XT_SKIM_END: break;
   case XT_SKIM_SHORT:
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
@@ -34,7 +35,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
                        data[used]);
   }
   /* the bytes of tensors and arrays are no part of what the limit is for: the work of parsing */
-  uint64_t rest = used - payload;
+  uint64_t rest = used - skimmed.payload;
   if (rest > c->limits.pickle_bytes)
     return xt_error_set(error, XT_STATUS_limit,
                         "a pickle of %" PRIu64 " bytes besides its tensors' data; the limit pickle_bytes is %" PRIu64,

@@ -9,11 +9,10 @@
 #include "format.h"
 #include "memory.h"
 #include "prefault.h"
-#include "skim.h"
 #include "sniff.h"
 
 enum { LARGE = 4 << 20, TOUCHED_AHEAD = 16 << 20 };
-enum { AHEAD = 64 << 10, CACHED = 256 << 10, SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1 };
+enum { AHEAD = 64 << 10, CACHED = 256 << 10, SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1, SHORTEST = 3 };
 
 /* More than can come; an offset from XT_INLINE on would be taken for an address. */
 #define ENDLESS (XT_INLINE - 1)
@@ -32,7 +31,7 @@ void xt_forward_begin(xt_forward *f, xt_checkpoint *checkpoint, uint64_t spool_b
   f->spool_bytes = spool_bytes;
   f->doing = "the first bytes, which tell the format,";
   f->step = begin;
-  f->want = 4;
+  f->want = SHORTEST;
 }
 
 /* ---- What the formats say ---- */
@@ -52,22 +51,22 @@ xt_status xt_forward_ask(xt_forward *f, size_t want, size_t ahead) {
 
 bool xt_forward_pickle(xt_forward *f, size_t *size, xt_status *status, xt_error *error) {
   const uint8_t *data = xt_forward_data(f);
-  uint64_t wanted = 1, payload = 0, limit = f->checkpoint->limits.pickle_bytes;
-  size_t at = f->skimmed;
-  xt_skim_result result = xt_skim(data, xt_forward_have(f), &at, &wanted, &payload);
+  uint64_t limit = f->checkpoint->limits.pickle_bytes;
+  xt_skim_result result = xt_skim(data, xt_forward_have(f), &f->skimmed);
+  xt_skimmed skimmed = f->skimmed;
+  size_t at = skimmed.at;
   *status = XT_STATUS_ok;
-  f->skimmed = 0;
   *size = at;
+  if (result != XT_SKIM_SHORT) f->skimmed = (xt_skimmed){0};
   if (result == XT_SKIM_BROKEN)
     *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(f->at + at),
                           "the pickle is broken: there is no instruction 0x%02x", data[at]);
-  else if (at > limit || (result == XT_SKIM_SHORT && wanted > limit - at))
+  else if (at > limit || (result == XT_SKIM_SHORT && skimmed.wanted > limit - at))
     *status = xt_error_at(error, XT_STATUS_limit, (int64_t)f->at,
                           "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", limit);
   else if (result == XT_SKIM_END) return true;
   if (*status != XT_STATUS_ok) return false;
-  f->skimmed = at;
-  *status = xt_forward_ask(f, at + (size_t)wanted, AHEAD);
+  *status = xt_forward_ask(f, at + (size_t)skimmed.wanted, AHEAD);
   return false;
 }
 
@@ -156,11 +155,11 @@ static bool may_be_pickle(uint8_t first) { return first == 0x80 || (first && str
 /* The length of a safetensors header may look like the start of a pickle until the header begins: but a pickle may end
  * before that. */
 static bool tells_pickle(xt_forward *f, size_t *want) {
-  size_t at = 0;
-  uint64_t wanted = 1, payload = 0;
-  xt_skim_result result = xt_skim(xt_forward_data(f), xt_forward_have(f), &at, &wanted, &payload);
+  xt_skimmed skimmed = {0};
+  xt_skim_result result = xt_skim(xt_forward_data(f), xt_forward_have(f), &skimmed);
   *want = SAFETENSORS_HEAD;
-  if (result == XT_SKIM_SHORT && at + wanted < SAFETENSORS_HEAD) *want = at + (size_t)wanted;
+  if (result == XT_SKIM_SHORT && skimmed.at + skimmed.wanted < SAFETENSORS_HEAD)
+    *want = skimmed.at + (size_t)skimmed.wanted;
   return result == XT_SKIM_END;
 }
 
@@ -168,7 +167,8 @@ static xt_status begin(xt_forward *f, xt_error *error) {
   const uint8_t *data = xt_forward_data(f);
   size_t have = xt_forward_have(f), want = SAFETENSORS_HEAD;
   bool pickle = may_be_pickle(data[0]);
-  if (!memcmp(data, "PK\3\4", 4)) f->step = xt_forward_zip;
+  if (have < 4 && !(pickle && tells_pickle(f, &want))) return xt_forward_ask(f, 4, 0);
+  if (have >= 4 && !memcmp(data, "PK\3\4", 4)) f->step = xt_forward_zip;
   else if (!memcmp(data, "\x1f\x8b", 2)) return cannot("a gzip", error);
   else if (have < SAFETENSORS_HEAD && !(pickle && tells_pickle(f, &want))) return xt_forward_ask(f, want, 0);
   else if (have >= SAFETENSORS_HEAD && data[8] == '{' && xt_le(data, 8) >> 40 == 0) f->step = xt_forward_safetensors;
@@ -303,6 +303,14 @@ static size_t let_go(xt_forward *f, size_t given) {
   return back;
 }
 
+/* A step that took nothing may want less than it was given ahead of that. */
+static size_t give_back(xt_forward *f, size_t given) {
+  size_t have = xt_forward_have(f), surplus = have > f->want ? have - f->want : 0;
+  size_t back = surplus < given ? surplus : given;
+  f->held.size -= back;
+  return back;
+}
+
 static xt_status look(xt_forward *f, const uint8_t *data, size_t size, size_t *at, xt_error *error) {
   size_t have = xt_forward_have(f), missing = f->want > have ? f->want - have : 0;
   size_t given = missing > f->ahead ? missing : f->ahead;
@@ -318,6 +326,7 @@ static xt_status look(xt_forward *f, const uint8_t *data, size_t size, size_t *a
   if (xt_forward_have(f) < f->want) return XT_STATUS_ok;
   xt_status status = f->step(f, error);
   if (status == XT_STATUS_ok && f->taken) *at -= let_go(f, given);
+  else if (status == XT_STATUS_ok && !f->spool) *at -= give_back(f, given);
   if (f->spool && f->held.data == f->spool->data) {
     f->held = (xt_buffer){0};
     f->kept = 0;

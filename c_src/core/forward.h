@@ -15,6 +15,7 @@
 
 #include "buffer.h"
 #include "loader.h"
+#include "skim.h"
 
 typedef enum {
   XT_FORWARD_MORE,      /* the piece is used up */
@@ -48,7 +49,7 @@ struct xt_forward {
   bool keeps;         /* what is taken is kept */
   size_t want, ahead; /* step wants to see so many, and may be given so many more */
   size_t taken;       /* by the last step */
-  size_t skimmed;     /* how far the pickle at hand was looked through */
+  xt_skimmed skimmed; /* how far the pickle at hand was looked through */
   bool light;         /* the next steps take microseconds: headers between storages, and no more */
   xt_forward_event event;
 

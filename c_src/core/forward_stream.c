@@ -73,19 +73,26 @@ static xt_status read_body(xt_forward *f, work *w, xt_error *error) {
 
 /* The storage that a record is of, once the object has told. */
 static bool storage_of(const xt_forward *f, const xt_record *record, uint32_t *storage) {
-  if (!f->regions || record->name_size < 6 || memcmp(record->name, "data/", 5)) return false;
-  size_t *which = xt_table_get(&f->checkpoint->meaning.by_key, record->name + 5, record->name_size - 5);
+  size_t folder = record->name_size > 5 && !memcmp(record->name, "data/", 5) ? 5 : 0;
+  if (!f->regions) return false;
+  size_t *which = xt_table_get(&f->checkpoint->meaning.by_key, record->name + folder, record->name_size - folder);
   if (which) *storage = (uint32_t)*which;
   return which && f->checkpoint->records[*storage] == record;
+}
+
+static xt_status finish(xt_forward *f, xt_error *error) {
+  const xt_checkpoint *c = f->checkpoint;
+  for (size_t i = 0; i < f->storages; i++)
+    if (c->records[i] && !c->meaning.storages[i].data && !f->came[i])
+      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)f->at, "a storage that a tensor needs did not come");
+  f->event = XT_FORWARD_DONE;
+  return XT_STATUS_ok;
 }
 
 static xt_status next_record(xt_forward *f, work *w, xt_error *error) {
   const xt_checkpoint *c = f->checkpoint;
   uint32_t storage;
-  if (w->next == c->directory.count) {
-    f->event = XT_FORWARD_DONE;
-    return XT_STATUS_ok;
-  }
+  if (w->next == c->directory.count) return finish(f, error);
   const xt_record *record = &c->directory.list[w->next];
   if (storage_of(f, record, &storage)) {
     f->state = STORAGE;

@@ -16,7 +16,7 @@
 #include "forward.h"
 
 enum { START, HEADER, BODY, TRAIL, DIRECTORY };
-enum { AHEAD = 64 << 10 };
+enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10, NOTES_BASE = 64 << 20 };
 
 typedef struct {
   xt_record *seen; /* grows: nobody points into it */
@@ -27,7 +27,7 @@ typedef struct {
 
   /* the record at hand */
   xt_record record;
-  bool sized, object;
+  bool sized, object, constants;
   int text;
   bool is_storage;
   uint32_t storage;
@@ -73,12 +73,10 @@ static xt_status classify(xt_forward *f, work *w, xt_error *error) {
   w->object = below && !w->is_open && is(name, size, "data.pkl");
   w->text = below ? xt_archive_text(name, size) : 0;
   w->is_storage = below && w->is_open && find_storage(f, name, size, &w->storage);
-  w->most = w->object ? f->checkpoint->limits.pickle_bytes : w->text ? XT_ARCHIVE_TEXT : f->spool_bytes;
+  w->constants = below && w->is_open && is(name, size, "constants.pkl");
+  w->most = w->object || w->constants ? f->checkpoint->limits.pickle_bytes : w->text ? XT_ARCHIVE_TEXT : f->spool_bytes;
   w->scanned = 0;
   f->doing = w->object ? "the pickled object" : "a record";
-  if (w->is_open && below && is(name, size, "constants.pkl"))
-    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)f->at,
-                       "the archive's constants come after its object: write it to a file and load that");
   if (w->text && w->has_storage && is(name, size, "byteorder"))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)f->at,
                        "the byte order comes after the storages: write the archive to a file and load that");
@@ -171,6 +169,20 @@ static xt_status read_packed_storage(xt_forward *f, work *w, xt_error *error) {
   return status;
 }
 
+/* TorchScript's constants are indexed after the object's tensors, and here those are given away already. An archive
+ * without tensors has them behind its object, and usually none. */
+static xt_status check_constants(xt_forward *f, const work *w, const uint8_t *data, xt_error *error) {
+  xt_checkpoint *c = f->checkpoint;
+  xt_node *root;
+  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict, .max_tensor_bytes = c->limits.tensor_bytes};
+  xt_status status = xt_opening_pickle(c, &plain, data, w->record.size, -1, &root, error);
+  bool none = status == XT_STATUS_ok && root->kind == XT_NODE_TUPLE && !root->list.count;
+  xt_meaning_free(&plain);
+  if (status != XT_STATUS_ok || none) return status;
+  return xt_error_at(error, XT_STATUS_unsupported, (int64_t)f->at,
+                     "the archive's constants come after its object: write it to a file and load that");
+}
+
 /* A whole record is held. */
 static xt_status read_record(xt_forward *f, work *w, xt_error *error) {
   const uint8_t *data = xt_forward_data(f);
@@ -178,17 +190,18 @@ static xt_status read_record(xt_forward *f, work *w, xt_error *error) {
   if (status != XT_STATUS_ok || (f->keeps && !w->text)) return status;
   bool packed = w->record.method == XT_RECORD_DEFLATED;
   if (w->is_storage) return read_packed_storage(f, w, error);
-  if (!w->object && !w->text) return status;
+  if (!w->object && !w->text && !w->constants) return status;
   if (w->record.size > w->most)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record.header,
                        "a record of %" PRIu64 " bytes; the limit%s is %" PRIu64, w->record.size,
-                       w->object ? " pickle_bytes" : "", w->most);
+                       w->object || w->constants ? " pickle_bytes" : "", w->most);
   uint8_t *copy = packed ? xt_opening_alloc(f->checkpoint, w->record.size) : xt_forward_copy(f, data, w->record.size);
   if (!copy) return xt_opening_no_memory(error);
   if (packed) status = unpack(f, w, copy, error);
   else status = check_crc(f, w, libdeflate_crc32(0, data, w->record.size), error);
   if (status != XT_STATUS_ok) return status;
   if (w->object) return read_object(f, w, copy, error);
+  if (w->constants) return check_constants(f, w, copy, error);
   return xt_archive_take_text(f->checkpoint, w->text, copy, w->record.size, w->record.header, error);
 }
 
@@ -202,9 +215,9 @@ static xt_status next_header(xt_forward *f, const work *w, size_t taken) {
 static xt_status too_large(const work *w, xt_error *error) {
   return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record.header,
                      "a record of more than %" PRIu64 " bytes; the limit is %s", w->most,
-                     w->object ? "pickle_bytes"
-                     : w->text ? "the format's"
-                               : "spool_bytes");
+                     w->object || w->constants ? "pickle_bytes"
+                     : w->text                 ? "the format's"
+                                               : "spool_bytes");
 }
 
 /* The record ends where its descriptor says so: with the size that it has there, and a header behind it. */
@@ -233,8 +246,7 @@ static xt_status read_body(xt_forward *f, work *w, xt_error *error) {
   }
   xt_status status = read_record(f, w, error);
   if (status == XT_STATUS_ok) status = note(f, w, error);
-  next_header(f, w, w->scanned + descriptor);
-  return status;
+  return status == XT_STATUS_ok ? next_header(f, w, w->scanned + descriptor) : status;
 }
 
 /* ---- Storages ---- */
@@ -265,8 +277,7 @@ static xt_status end_storage(xt_forward *f, work *w, xt_error *error) {
   if (!w->sized && !descriptor) return bad(f, error, "a record has another size than its tensor's storage");
   xt_status status = check_crc(f, w, libdeflate_crc32(f->crc, data, stray), error);
   if (status == XT_STATUS_ok) status = note(f, w, error);
-  next_header(f, w, stray + descriptor);
-  return status;
+  return status == XT_STATUS_ok ? next_header(f, w, stray + descriptor) : status;
 }
 
 /* ---- Headers ---- */
@@ -294,8 +305,11 @@ static xt_status read_header(xt_forward *f, work *w, xt_error *error) {
   }
   status = classify(f, w, error);
   if (status != XT_STATUS_ok) return status;
-  if (w->sized && w->record.size > w->most && !w->is_storage) return too_large(w, error);
   if (w->is_storage && w->record.method == XT_RECORD_STORED) return begin_storage(f, w, wanted, error);
+  if (w->sized) status = xt_checkpoint_check_method(&w->record, error);
+  if (status != XT_STATUS_ok) return status;
+  if (w->sized && (w->record.packed > w->most || (w->record.size > w->most && !w->is_storage)))
+    return too_large(w, error);
   f->state = BODY;
   f->light = false; /* it may have to be unpacked */
   return xt_forward_take(f, wanted, w->sized ? w->record.packed : XT_ZIP_DESCRIPTOR);
@@ -350,6 +364,9 @@ static xt_status read_directory(xt_forward *f, work *w, xt_error *error) {
     size_t size =
         have < w->part ? 0 : xt_zip_directory_part(data + w->part, have - w->part, &wanted, &is_entry, &is_last);
     if (!size && !wanted) return bad(f, error, "its directory is followed by something else than its end");
+    if (w->part + (size ? size : wanted) > DIRECTORY_BASE + w->count * DIRECTORY_ENTRY)
+      return xt_error_at(error, XT_STATUS_limit, (int64_t)f->at,
+                         "the zip's directory is much longer than its records need");
     if (!size) return xt_forward_ask(f, w->part + wanted, 0);
     if (size > have - w->part) return xt_forward_ask(f, w->part + size, 0);
     if (is_entry && ++w->entries > w->count) return bad(f, error, "the directory lists more than came");
@@ -369,6 +386,7 @@ xt_status xt_forward_zip(xt_forward *f, xt_error *error) {
     if (!w) return xt_opening_no_memory(error);
     f->free_work = free_work;
     f->keeps = true;
+    f->checkpoint->arena.limit = NOTES_BASE + f->spool_bytes; /* what is noted of records that say nothing */
     f->state = HEADER;
     return xt_forward_ask(f, XT_ZIP_LOCAL, 0);
   case HEADER: return read_header(f, w, error);

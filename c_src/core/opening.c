@@ -95,30 +95,28 @@ const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, ui
 
 bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need, xt_error *error,
                       xt_status *status) {
-  uint64_t wanted = 1, payload = 0;
-  if (w->pickle != offset) w->pickle = offset, w->skimmed = 0;
-  size_t at = w->skimmed;
+  if (w->pickle != offset) w->pickle = offset, w->skimmed = (xt_skimmed){0};
   const uint8_t *data = xt_window_get(c, w, offset, 1, AHEAD, need, error, status);
   if (!data) return false;
   size_t have = w->size - (size_t)(offset - w->at);
-  switch (xt_skim(data, have, &at, &wanted, &payload)) {
-  case XT_SKIM_END: *size = at; break;
+  xt_skimmed *skimmed = &w->skimmed;
+  switch (xt_skim(data, have, skimmed)) {
+  case XT_SKIM_END: *size = skimmed->at; break;
   case XT_SKIM_BROKEN:
-    *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + at),
-                          "the pickle is broken: there is no instruction 0x%02x", data[at]);
+    *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + skimmed->at),
+                          "the pickle is broken: there is no instruction 0x%02x", data[skimmed->at]);
     return false;
   default:
-    if (at > c->limits.pickle_bytes || wanted > c->limits.pickle_bytes) {
+    if (skimmed->at > c->limits.pickle_bytes || skimmed->wanted > c->limits.pickle_bytes) {
       *status =
-          xt_error_at(error, wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
+          xt_error_at(error, skimmed->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
                       "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", c->limits.pickle_bytes);
       return false;
     }
-    w->skimmed = at;
-    xt_window_get(c, w, offset, at + wanted, have, need, error, status);
+    xt_window_get(c, w, offset, skimmed->at + skimmed->wanted, have, need, error, status);
     return false;
   }
-  w->skimmed = 0;
+  *skimmed = (xt_skimmed){0};
   if (*size <= c->limits.pickle_bytes) return true;
   *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
                         "a pickle of %zu bytes; the limit pickle_bytes is %" PRIu64, *size, c->limits.pickle_bytes);

@@ -30,38 +30,42 @@ static const shape *shape_of(uint8_t opcode) {
 }
 
 /* One instruction: SHORT also when it is whole and not the last. */
-static xt_skim_result one(const uint8_t *data, size_t size, size_t *at, uint64_t *wanted, const shape *s) {
-  *wanted = 1;
-  if (*at == size) return XT_SKIM_SHORT;
-  if (data[*at] == '.') return ++*at, XT_SKIM_END;
-  if (!s) return XT_SKIM_BROKEN;
-  size_t next = *at + 1, left = size - next;
-  *wanted = 1u + s->bytes + s->counted;
-  if (left < (size_t)s->bytes + s->counted) return XT_SKIM_SHORT;
-  uint64_t count = xt_le(data + next, s->counted);
-  if (count > left - s->counted) {
-    *wanted = count < UINT64_MAX - 16 ? count + s->counted + 1 : UINT64_MAX;
+static xt_skim_result one(const uint8_t *data, size_t size, xt_skimmed *s, const shape *shape) {
+  s->wanted = 1;
+  if (s->at == size) return XT_SKIM_SHORT;
+  if (data[s->at] == '.') return s->at++, XT_SKIM_END;
+  if (!shape) return XT_SKIM_BROKEN;
+  size_t next = s->at + 1, left = size - next;
+  s->wanted = 1u + shape->bytes + shape->counted;
+  if (left < (size_t)shape->bytes + shape->counted) return XT_SKIM_SHORT;
+  uint64_t count = xt_le(data + next, shape->counted);
+  if (count > left - shape->counted) {
+    s->wanted = count < UINT64_MAX - 16 ? count + shape->counted + 1 : UINT64_MAX;
     return XT_SKIM_SHORT;
   }
-  next += s->bytes + s->counted + (size_t)count;
-  for (int line = 0; line < s->lines; line++) {
+  next += shape->bytes + shape->counted + (size_t)count;
+  if (s->searched > next) next = s->searched;
+  for (; s->line < shape->lines; s->line++) {
     const uint8_t *end = memchr(data + next, '\n', size - next);
-    *wanted = size - *at + 1;
+    s->wanted = size - s->at + 1;
+    s->searched = size;
     if (!end) return XT_SKIM_SHORT;
-    next = (size_t)(end - data) + 1;
+    s->searched = next = (size_t)(end - data) + 1;
   }
-  *at = next;
+  s->at = next;
+  s->line = 0;
+  s->searched = 0;
   return XT_SKIM_SHORT;
 }
 
-xt_skim_result xt_skim(const uint8_t *data, size_t size, size_t *at, uint64_t *wanted, uint64_t *payload) {
+xt_skim_result xt_skim(const uint8_t *data, size_t size, xt_skimmed *s) {
   const shape *known[256] = {NULL};
   for (;;) {
-    size_t before = *at;
+    size_t before = s->at;
     uint8_t opcode = before < size ? data[before] : 0;
     if (before < size && !known[opcode]) known[opcode] = shape_of(opcode);
-    xt_skim_result result = one(data, size, at, wanted, known[opcode]);
-    if (result != XT_SKIM_SHORT || *at == before) return result;
-    if (*at - before >= XT_SKIM_PAYLOAD) *payload += *at - before;
+    xt_skim_result result = one(data, size, s, known[opcode]);
+    if (result != XT_SKIM_SHORT || s->at == before) return result;
+    if (s->at - before >= XT_SKIM_PAYLOAD) s->payload += s->at - before;
   }
 }

@@ -49,9 +49,11 @@ static xt_status begin_payload(xt_writer *w, xt_error *error) {
   w->at = 0;
   w->crc = 0;
   w->data = w->payloads[w->next].data;
-  if (w->layout->before) w->layout->before(w, w->next);
-  if (w->data || !w->payloads[w->next].bytes) return XT_STATUS_ok;
-  return w->fetch(w->context, w->next, &w->data, error);
+  xt_status status = XT_STATUS_ok;
+  /* first what may fail and be tried again */
+  if (!w->data && w->payloads[w->next].bytes) status = w->fetch(w->context, w->next, &w->data, error);
+  if (status == XT_STATUS_ok && w->layout->before) w->layout->before(w, w->next);
+  return status;
 }
 
 static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
@@ -74,6 +76,7 @@ xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, boo
   xt_status status = XT_STATUS_ok;
   bool begun = w->data != NULL && w->phase == PAYLOADS;
   *finished = false;
+  error->collect = false;
   if (w->failed) return xt_error_set(error, XT_STATUS_stale, "this save failed before; begin again");
   if (w->phase == BEGIN) {
     w->layout->begin(w);
@@ -89,8 +92,8 @@ xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, boo
     status = flush(w, sink, error);
     w->phase = OVER;
   }
-  w->failed = status != XT_STATUS_ok;
-  *finished = w->phase == OVER && !w->failed;
+  w->failed = status != XT_STATUS_ok && !error->collect;
+  *finished = w->phase == OVER && status == XT_STATUS_ok;
   return status;
 }
 

@@ -81,7 +81,7 @@ struct xt_writer {
   uint64_t names_hash, crc_hash;
 };
 
-/* Fill in what is above first. */
+/* Fill in what is above first. After an error with `collect` set a step may be tried again; after any other not. */
 void xt_writer_begin(xt_writer *w);
 xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
 void xt_writer_free(xt_writer *w);

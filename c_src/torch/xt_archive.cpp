@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "xt_shim.hpp"
@@ -18,21 +19,28 @@ namespace {
 struct Branch {
   std::string name;
   const xt_tensor *tensor = nullptr;
-  std::vector<std::unique_ptr<Branch>> children;
+  std::vector<std::unique_ptr<Branch>> children; /* in the order they came */
+  std::unordered_map<std::string, Branch *> by_name;
 
   Branch &child(const std::string &wanted) {
-    for (auto &known : children)
-      if (known->name == wanted) return *known;
+    Branch *&known = by_name[wanted];
+    if (known) return *known;
     children.push_back(std::make_unique<Branch>());
-    children.back()->name = wanted;
-    return *children.back();
+    known = children.back().get();
+    known->name = wanted;
+    return *known;
   }
 };
+
+/* LibTorch and this file go through the levels by recursion. */
+constexpr int most_levels = 1000;
 
 void add(Branch &root, const xt_archive_item &item) {
   std::string name(item.name, item.name_size);
   Branch *at = &root;
+  int levels = 0;
   for (size_t from = 0; from <= name.size();) {
+    if (++levels > most_levels) refuse(XT_STATUS_bad_argument, "a name has more than 1,000 parts");
     size_t dot = std::min(name.find('.', from), name.size());
     if (dot == from) refuse(XT_STATUS_bad_argument, "a name has an empty part: \"" + name + "\"");
     if (at->tensor) refuse(XT_STATUS_bad_argument, "\"" + name + "\" lies inside the name of another tensor");
@@ -66,7 +74,7 @@ void write(const Branch &branch, torch::serialize::OutputArchive &archive) {
 using Found = std::vector<std::pair<std::string, at::Tensor>>;
 
 void read(torch::serialize::InputArchive &archive, const std::string &prefix, int depth, Found &found) {
-  if (depth > 1000) refuse(XT_STATUS_limit, "the archive nests deeper than 1,000 levels");
+  if (depth > most_levels) refuse(XT_STATUS_limit, "the archive nests deeper than 1,000 levels");
   for (const auto &key : archive.keys()) {
     c10::IValue value;
     if (!archive.try_read(key, value)) continue;
@@ -110,9 +118,10 @@ xt_status archive_load(const xt_archive_io *io, xt_archive_items *out, xt_error 
     if (!out->list) throw std::bad_alloc();
     for (auto &[name, tensor] : found) {
       xt_archive_item &item = out->list[out->count];
-      item.name = strdup(name.c_str());
+      item.name = static_cast<char *>(malloc(name.size() + 1));
       item.name_size = name.size();
       if (!item.name) throw std::bad_alloc();
+      memcpy(item.name, name.data(), name.size());
       out->count++;
       bool requires_grad = tensor.requires_grad();
       item.tensor = wrap(tensor.detach());

@@ -106,12 +106,14 @@ defmodule ExTorch.Archive do
   end
 
   defp named!(map) when is_map(map) and not is_struct(map) do
-    for {name, item} <- Enum.sort_by(map, &to_string(elem(&1, 0))) do
+    map
+    |> Enum.map(fn {name, item} ->
       unless is_binary(name) or is_atom(name),
         do: raise(Error.new(:bad_argument, "#{inspect(name, limit: 3)} is no name"))
 
       {to_string(name), tensor!(item)}
-    end
+    end)
+    |> Enum.sort_by(&elem(&1, 0))
   end
 
   defp named!(other), do: tensor!(other)
@@ -243,11 +245,11 @@ defmodule ExTorch.Archive do
                 )
       end
 
-    unless is_integer(opts[:chunk]) and opts[:chunk] > 0 do
+    unless opts[:chunk] in 1..(2 ** 40) do
       raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(opts[:chunk])}")
     end
 
-    unless opts[:timeout] == :infinity or (is_integer(opts[:timeout]) and opts[:timeout] >= 0) do
+    unless opts[:timeout] == :infinity or opts[:timeout] in 0..(2 ** 40) do
       raise Error.new(
               :bad_argument,
               "timeout is milliseconds or :infinity, not #{inspect(opts[:timeout])}"

@@ -44,7 +44,7 @@ defmodule ExTorch.Saver do
     format = options[:format] || :streaming
     metadata = metadata!(options[:metadata], format)
 
-    unless is_integer(chunk) and chunk > 0 do
+    unless is_integer(chunk) and chunk in 1..(2 ** 40) do
       raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
     end
 

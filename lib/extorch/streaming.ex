@@ -125,26 +125,32 @@ defmodule ExTorch.Streaming do
     )
   end
 
+  # An error is raised only once what the source was asked for is in the state, which is then stopped.
   defp next_tensors({pull, :over}), do: {:halt, {pull, :over}}
+  defp next_tensors({_pull, {:failed, error}}), do: raise(error)
 
   defp next_tensors({pull, loader}) do
     case Pull.next(pull) do
       {:ok, chunk, pull} ->
-        key = {__MODULE__, make_ref()}
-        Process.put(key, [])
-        result = Loader.push(loader, chunk, &Process.put(key, [&1 | Process.get(key)]))
-        ready = Enum.reverse(Process.delete(key))
+        {result, ready} = push(loader, chunk)
 
         case result do
           {:more, loader} -> {ready, {pull, loader}}
           {:done, _loader, _rest} -> {ready, {pull, :over}}
-          {:error, error} -> raise error
+          {:error, error} -> {ready, {pull, {:failed, error}}}
         end
 
-      :over ->
+      {:over, pull} ->
         {:error, error} = Loader.ended(loader)
-        raise error
+        {[], {pull, {:failed, error}}}
     end
+  end
+
+  defp push(loader, chunk) do
+    key = {__MODULE__, make_ref()}
+    Process.put(key, [])
+    result = Loader.push(loader, chunk, &Process.put(key, [&1 | Process.get(key)]))
+    {result, key |> Process.delete() |> Enum.reverse()}
   end
 
   @doc """
@@ -161,7 +167,7 @@ defmodule ExTorch.Streaming do
   Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`.
 
   The socket's own back-pressure is what slows it down. Options are those of `save/2`, and `:timeout` (milliseconds, or
-  `:infinity`, which is the default): how long the peer may take no bytes at all. After an error the connection is in the
+  `:infinity`, which is the default): how long the peer may take for a chunk. After an error the connection is in the
   middle of a message: close it.
   """
   @spec send(term(), Socket.t(), keyword()) :: :ok | {:error, Error.t()}
@@ -174,8 +180,8 @@ defmodule ExTorch.Streaming do
   Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`.
 
   What was read past the end comes back as `rest`, and goes in again as `buffer: rest` when the next message is received.
-  Options are those of `loader/1`, `:buffer`, `:timeout` (milliseconds, `:infinity` by default, for the next bytes to come)
-  and `:chunk` (256 KiB), the most that is asked for at once. A peer that closes before a message begins is `:closed`, in
+  Options are those of `loader/1`, `:buffer`, `:chunk` (256 KiB), the most that is asked for at once, and `:timeout`
+  (milliseconds, `:infinity` by default), how long the peer may take for a chunk. A peer that closes before a message begins is `:closed`, in
   the middle of one `:truncated`.
   """
   @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}

@@ -50,18 +50,25 @@ defmodule ExTorch.Archive.Input do
 
   # The archive lies between the reader's position and its end. A reader that fails here is closed here.
   defp begin(%module{} = reader) do
-    case measure(module, reader) do
+    measured =
+      try do
+        measure(module, reader)
+      catch
+        kind, reason -> {:raised, kind, reason, __STACKTRACE__}
+      end
+
+    case measured do
       {:ok, state} ->
         {:ok, state}
 
       {:error, reason, reader} ->
         module.close(reader)
         {:error, failed(reason)}
+
+      {:raised, kind, reason, stacktrace} ->
+        module.close(reader)
+        :erlang.raise(kind, reason, stacktrace)
     end
-  catch
-    kind, reason ->
-      module.close(reader)
-      :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   defp measure(module, reader) do

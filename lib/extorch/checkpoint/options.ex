@@ -35,10 +35,10 @@ defmodule ExTorch.Checkpoint.Options do
     end
 
     for {name, value} <- limits,
-        not ((is_integer(value) and value >= 0) or (name == :nodes and value == nil)) do
+        not ((is_integer(value) and value in 0..(2 ** 62)) or (name == :nodes and value == nil)) do
       raise Error.new(
               :bad_argument,
-              "the limit #{name} is a number of 0 or more, not #{inspect(value)}"
+              "the limit #{name} is a number from 0 to 2 ** 62, not #{inspect(value)}"
             )
     end
 

@@ -1,27 +1,23 @@
 defmodule ExTorch.Streaming.Gzip do
   @moduledoc false
-  # A gzip, unpacked piece by piece: a small one may hold much, so what comes out is bounded at each step.
+  # A gzip, unpacked piece by piece: a small one may hold much, so what comes out is bounded at each step. Several gzips one
+  # after the other are one, as for gunzip.
 
   alias ExTorch.Error
 
   @window_with_gzip_header 31
 
   def stream(enumerable) do
-    Stream.transform(enumerable, &open/0, &unpack/2, &finish/1, &close/1)
+    Stream.transform(enumerable, &open/0, &unpack/2, &:zlib.close/1)
   end
 
   defp open do
     z = :zlib.open()
-    :ok = :zlib.inflateInit(z, @window_with_gzip_header)
-    {z, :more}
+    :ok = :zlib.inflateInit(z, @window_with_gzip_header, :reset)
+    z
   end
 
-  defp unpack(_chunk, {z, :finished}), do: {:halt, {z, :finished}}
-
-  defp unpack(chunk, {z, _}) do
-    pieces = Stream.unfold({:input, chunk}, &step(z, &1))
-    {pieces, {z, :more}}
-  end
+  defp unpack(chunk, z), do: {Stream.unfold({:input, chunk}, &step(z, &1)), z}
 
   defp step(_z, :over), do: nil
 
@@ -37,8 +33,4 @@ defmodule ExTorch.Streaming.Gzip do
       reraise Error.new(:corrupt, "the gzip is broken: #{inspect(error.original)}"),
               __STACKTRACE__
   end
-
-  defp finish(state), do: {[], state}
-
-  defp close({z, _}), do: :zlib.close(z)
 end

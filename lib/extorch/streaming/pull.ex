@@ -8,10 +8,12 @@ defmodule ExTorch.Streaming.Pull do
   def next(pull) do
     case pull.({:cont, :none}) do
       {:suspended, item, pull} -> {:ok, item, pull}
-      {:done, _} -> :over
-      {:halted, _} -> :over
+      # it has closed itself
+      {_done_or_halted, _} -> {:over, :closed}
     end
   end
+
+  def stop(:closed), do: :ok
 
   def stop(pull) do
     pull.({:halt, :none})

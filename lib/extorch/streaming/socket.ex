@@ -11,6 +11,7 @@ defmodule ExTorch.Streaming.Socket do
   @chunk 256 * 1024
   # Less than this is not worth a receive of its own: then whatever is there is taken.
   @small 64 * 1024
+  @most 64 * 1024 * 1024
 
   # ---- Which kind: the module it belongs to. Only who has a socket of ssl needs that application ----
 
@@ -29,20 +30,25 @@ defmodule ExTorch.Streaming.Socket do
     kind = kind(socket)
     check_timeout!(timeout)
 
-    with_send_timeout(kind, socket, timeout, fn ->
-      Enum.reduce_while(chunks, {:ok, 0}, fn chunk, {:ok, sent} ->
-        case write(kind, socket, chunk, timeout) do
-          :ok -> {:cont, {:ok, sent + :erlang.iolist_size(chunk)}}
-          {:error, reason} -> {:halt, {:error, failed(reason, "sending", sent)}}
-        end
-      end)
+    try do
+      with_send_timeout(kind, socket, timeout, fn -> send_all(kind, socket, chunks, timeout) end)
+    rescue
+      # what cannot be saved
+      error in Error -> {:error, error}
+    end
+  end
+
+  defp send_all(kind, socket, chunks, timeout) do
+    Enum.reduce_while(chunks, {:ok, 0}, fn chunk, {:ok, sent} ->
+      case write(kind, socket, chunk, timeout) do
+        :ok -> {:cont, {:ok, sent + :erlang.iolist_size(chunk)}}
+        {:error, reason} -> {:halt, {:error, failed(reason, "sending", sent)}}
+      end
     end)
     |> case do
       {:ok, _sent} -> :ok
       {:error, error} -> {:error, error}
     end
-  rescue
-    error in Error -> {:error, error}
   end
 
   defp write(:socket, socket, chunk, timeout) do
@@ -112,7 +118,10 @@ defmodule ExTorch.Streaming.Socket do
   defp more({:done, term, rest}, _link, _got), do: {:ok, term, rest}
   defp more({:error, error}, _link, _got), do: {:error, error}
 
-  defp ask(missing, link), do: if(missing >= @small, do: min(missing, link.chunk), else: 0)
+  # Above 64 MiB gen_tcp has no memory, whatever there is.
+  defp ask(missing, link) do
+    if missing >= @small, do: missing |> min(link.chunk) |> min(@most), else: 0
+  end
 
   defp stopped(loader, reason, got) when reason in [:closed, :epipe, :econnreset] and got > 0,
     do: Loader.ended(loader)
@@ -139,7 +148,7 @@ defmodule ExTorch.Streaming.Socket do
   # ---- Errors ----
 
   defp failed(:timeout, what, bytes),
-    do: Error.new(:timeout, "the peer was silent for too long after #{what} #{bytes} bytes")
+    do: Error.new(:timeout, "the peer took too long for a chunk, after #{what} #{bytes} bytes")
 
   defp failed(reason, "receiving", 0) when reason in [:closed, :econnreset],
     do: Error.new(:closed, "the peer closed the connection, and no message had begun")

@@ -1,0 +1,80 @@
+/* A fuzz target of reading forward (with clang): any bytes in any pieces. The first byte chooses how they are cut, the
+ * second which storages are wanted; the rest is the stream. What pieces give must be what one piece gives. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../c_src/core/forward.h"
+
+static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
+enum { SPOOL = 1 << 18 };
+
+typedef struct {
+  bool done;
+  xt_status status;
+  size_t used;
+  uint64_t sum;
+} outcome;
+
+static uint64_t sum_of(const xt_forward *f) {
+  uint64_t sum = 1469598103934665603ull;
+  for (size_t i = 0; i < f->storages; i++)
+    for (size_t at = 0; f->regions[i] && at < f->regions[i]->size; at++)
+      sum = (sum ^ f->regions[i]->data[at]) * 1099511628211ull;
+  return sum;
+}
+
+static size_t piece_size(uint8_t how, uint32_t *seed, size_t left) {
+  size_t n = how == 0 ? left : how < 128 ? how : (*seed = *seed * 1664525 + 1013904223, 1 + (*seed >> 16) % how);
+  return n < left ? n : left;
+}
+
+static outcome run(const uint8_t *data, size_t size, uint8_t how, uint8_t want) {
+  xt_error error;
+  xt_checkpoint c;
+  xt_forward f;
+  xt_forward_event event = XT_FORWARD_MORE;
+  outcome out = {0};
+  uint32_t seed = how;
+  memset(&error, 0, sizeof error);
+  xt_forward_open(&c, &limits, want & 1, want & 2, &error);
+  xt_forward_begin(&f, &c, SPOOL);
+  size_t from = 0;
+  while (from < size && out.status == XT_STATUS_ok && event != XT_FORWARD_DONE) {
+    size_t n = piece_size(how, &seed, size - from), at = 0, used, idle = 0;
+    uint8_t *piece = malloc(n); /* exactly so much: a byte too far is seen */
+    memcpy(piece, data + from, n);
+    do {
+      out.status = xt_forward_feed(&f, piece + at, n - at, &used, &event, &error);
+      if (used > n - at) abort();
+      at += used;
+      idle = used ? 0 : idle + 1;
+      if (idle > f.storages + 4) abort(); /* events without end */
+      if (event == XT_FORWARD_DESCRIBED && out.status == XT_STATUS_ok && want & 4)
+        for (size_t i = 0; i < f.storages; i++) f.wanted[i] = i % 2;
+    } while (out.status == XT_STATUS_ok && event != XT_FORWARD_DONE && event != XT_FORWARD_MORE);
+    if (out.status == XT_STATUS_ok && event == XT_FORWARD_MORE && at != n) abort();
+    free(piece);
+    out.used += at;
+    from += n;
+  }
+  out.done = out.status == XT_STATUS_ok && event == XT_FORWARD_DONE;
+  if (out.done) out.sum = sum_of(&f);
+  if (out.status == XT_STATUS_ok && !out.done) {
+    if (!xt_forward_missing(&f)) abort(); /* waits for nothing */
+    if (xt_forward_end(&f, &error) == XT_STATUS_ok) abort();
+  }
+  xt_forward_free(&f);
+  xt_checkpoint_free(&c);
+  return out;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size < 2) return 0;
+  outcome whole = run(data + 2, size - 2, 0, data[1]);
+  if (!data[0]) return 0;
+  outcome cut = run(data + 2, size - 2, data[0], data[1]);
+  if (whole.done != cut.done) abort();
+  if (whole.done && (whole.used != cut.used || whole.sum != cut.sum)) abort();
+  return 0;
+}
