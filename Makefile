@@ -4,7 +4,7 @@
 #   make demo       a short tour                 make test     the tests
 #   make check      formatting, warnings, sanitizers: what CI adds to the tests
 #   make matrix     the tests on Debian bookworm, trixie and sid
-#   make bench      every script of bench/       make fuzz     the reader under libFuzzer, a minute
+#   make bench      every script of bench/       make fuzz     the readers under libFuzzer, a minute each
 #   make clean
 #
 # Honoured: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
