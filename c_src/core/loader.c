@@ -13,7 +13,7 @@ enum {
   CACHED = 256 << 10,
   AHEAD = 64 << 20,  /* of memory that is touched before it is read into */
   HELPED = 32 << 20, /* less than this is not worth a thread */
-  ENOUGH_CORES = 3   /* with two, reader and toucher would leave none for the schedulers */
+  ENOUGH_CORES = 2   /* for the reader and for the thread that touches */
 };
 
 static xt_record *record_of(const xt_loader *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
