@@ -1,5 +1,6 @@
 /* Counters and the budget of native memory. */
 #include "core/memory.h"
+#include "core/prefault.h"
 
 #include "core/reaper.h"
 #include "nif_table.h"
@@ -37,5 +38,6 @@ ERL_NIF_TERM xt_nif_memory_drain(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   int timeout;
   (void)argc;
   if (!enif_get_int(env, argv[0], &timeout) || timeout < 0) return enif_make_badarg(env);
+  xt_prefault_settle(timeout);
   return xt_make_bool(xt_reaper_drain(timeout));
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,16 +17,18 @@ typedef struct {
 } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t change = PTHREAD_COND_INITIALIZER, free_hand = PTHREAD_COND_INITIALIZER;
 static range waiting[ROOM]; /* a ring */
 static unsigned first, count;
 static bool running;
+static const xt_region *in_hand;
+static atomic_bool forgotten; /* what is in hand */
 
 /* A write that changes nothing, and that loses no byte which is copied there at the same moment. An ordinary fault,
  * unlike madvise, is short, and holds no lock of the address space where the kernel has locks for its parts: this
  * thread may be put aside in the middle of it for as long as others want the core. */
 static void touch(const range *r) {
-  for (uintptr_t at = r->from; at < r->to;) {
+  for (uintptr_t at = r->from; at < r->to && !atomic_load_explicit(&forgotten, memory_order_relaxed);) {
     __atomic_fetch_or((unsigned char *)at, 0, __ATOMIC_RELAXED);
     at = (at & ~(uintptr_t)(PAGE - 1)) + PAGE;
     /* With all cores busy everybody's timers come late, on virtual machines most of all. */
@@ -47,8 +50,18 @@ static range next(void) {
   range r = waiting[first];
   first = (first + 1) % ROOM;
   count--;
+  in_hand = r.region;
+  atomic_store(&forgotten, false);
   pthread_mutex_unlock(&lock);
   return r;
+}
+
+static void let_go(range r) {
+  xt_region_drop_later(r.region); /* freeing in the idle class could take long */
+  pthread_mutex_lock(&lock);
+  in_hand = NULL;
+  pthread_cond_broadcast(&free_hand);
+  pthread_mutex_unlock(&lock);
 }
 
 static void *run(void *unused) {
@@ -58,7 +71,7 @@ static void *run(void *unused) {
   for (;;) {
     range r = next();
     if (allowed) touch(&r);
-    xt_region_drop_later(r.region); /* freeing in the idle class could take long */
+    let_go(r);
   }
   return unused;
 }
@@ -81,6 +94,33 @@ void xt_prefault(xt_region *region, size_t from, size_t to) {
     uintptr_t data = (uintptr_t)region->data;
     waiting[(first + count++) % ROOM] = (range){xt_region_keep(region), data + from, data + to};
     pthread_cond_signal(&change);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void xt_prefault_forget(const xt_region *region) {
+  xt_region *gone[ROOM];
+  unsigned n = 0, kept = 0;
+  pthread_mutex_lock(&lock);
+  for (unsigned i = 0; i < count; i++) {
+    range r = waiting[(first + i) % ROOM];
+    if (r.region == region) gone[n++] = r.region;
+    else waiting[(first + kept++) % ROOM] = r;
+  }
+  count = kept;
+  if (in_hand == region) atomic_store(&forgotten, true);
+  pthread_mutex_unlock(&lock);
+  while (n--) xt_region_drop_later(gone[n]);
+}
+
+void xt_prefault_settle(int timeout_ms) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += timeout_ms / 1000;
+  until.tv_nsec += timeout_ms % 1000 * 1000000l;
+  if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+  pthread_mutex_lock(&lock);
+  while (in_hand && atomic_load(&forgotten) && !pthread_cond_timedwait(&free_hand, &lock, &until)) {
   }
   pthread_mutex_unlock(&lock);
 }

@@ -12,4 +12,10 @@
  * counted, so it may be dropped meanwhile. Only ask for what will surely be filled: it takes memory. */
 void xt_prefault(xt_region *region, size_t from, size_t to);
 
+/* The region is filled, or given up: it is let go as soon as the thread can, at once where it has not begun. */
+void xt_prefault_forget(const xt_region *region);
+
+/* Waits until the thread holds nothing that was forgotten, at most so long. */
+void xt_prefault_settle(int timeout_ms);
+
 #endif
