@@ -34,8 +34,9 @@ ASAN_OPTIONS=allocator_may_return_null=1 build/c/writer_test build/c
 fixtures=$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)
 # shellcheck disable=SC2086
 build/c/checkpoint_test $fixtures
-# shellcheck disable=SC2086
-build/c/forward_test $fixtures
+# every cut takes its time: the newest files of each kind
+# shellcheck disable=SC2046
+build/c/forward_test $(grep -E '/(2\.14\.1|more)/' <<<"$fixtures")
 
 # The sanitized libraries go where mix looks for them, and the ordinary ones come back whatever happens.
 step "ExUnit under ASan and UBSan"
