@@ -166,7 +166,17 @@ defmodule ExTorch.ArchiveTest do
     assert same?(map, back)
 
     test = self()
-    assert :ok = Archive.save(map, fn data -> send(test, {:wrote, data}) && :ok end, chunk: 100)
+
+    assert :ok =
+             Archive.save(
+               map,
+               fn data ->
+                 send(test, {:wrote, data})
+                 :ok
+               end,
+               chunk: 100
+             )
+
     streamed = written()
 
     read = fn at, n ->

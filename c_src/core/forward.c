@@ -11,7 +11,7 @@
 #include "prefault.h"
 #include "sniff.h"
 
-enum { LARGE = 4 << 20, TOUCHED_AHEAD = 16 << 20 };
+enum { LARGE = 4 << 20, TOUCHED_AHEAD = 16 << 20, BEHIND = 2 << 20 };
 enum { AHEAD = 64 << 10, CACHED = 256 << 10, SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1, SHORTEST = 3 };
 
 /* More than can come; an offset from XT_INLINE on would be taken for an address. */
@@ -246,7 +246,9 @@ static void touch_ahead(xt_forward *f) {
   size_t size = f->region->size, came = size - (size_t)f->left;
   size_t goal = size - came < TOUCHED_AHEAD ? size : came + TOUCHED_AHEAD;
   if (size < LARGE || (goal < f->touched + TOUCHED_AHEAD / 2 && goal != size) || goal <= f->touched) return;
-  xt_prefault(f->region, f->touched > came ? f->touched : came, goal);
+  /* what is being filled right now is not worth a race */
+  size_t from = f->touched > came + BEHIND ? f->touched : came + BEHIND;
+  if (from < goal) xt_prefault(f->region, from, goal);
   f->touched = goal;
 }
 
