@@ -66,6 +66,9 @@
   X(save_open, 3, XT_DIRTY_IO)               \
   X(save_step, 2, XT_DIRTY_IO)               \
   X(save_next, 2, XT_BRIEF)                  \
+  X(outfile_open, 1, XT_DIRTY_IO)            \
+  X(outfile_write, 2, XT_DIRTY_IO)           \
+  X(outfile_close, 2, XT_DIRTY_IO)           \
   X(archive_start, 4, XT_DIRTY_CPU)          \
   X(archive_answer, 2, XT_BRIEF)             \
   X(archive_result, 1, XT_DIRTY_CPU)

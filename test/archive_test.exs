@@ -368,6 +368,17 @@ defmodule ExTorch.ArchiveTest do
 
     target = Path.join(folder, "a.pt")
     assert :ok = Archive.save(tensors, target)
+    # killed while it writes to a path
+    for _ <- 1..20 do
+      pid =
+        spawn(fn -> Enum.each(Stream.cycle([target]), &Archive.save(tensors, &1, chunk: 10)) end)
+
+      Process.sleep(:rand.uniform(20))
+      Process.exit(pid, :kill)
+    end
+
+    assert wait(fn -> Memory.live().threads == 0 and File.ls!(folder) == ["a.pt"] end)
+    assert {:ok, _} = Archive.load(target, as: :map)
     before = File.read!(target)
 
     assert {:error, %Error{reason: :not_found}} =

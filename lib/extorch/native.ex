@@ -243,6 +243,17 @@ defmodule ExTorch.Native do
           result({:more | :done, non_neg_integer(), iodata()})
   def save_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
 
+  # ---- Files that appear whole ----
+
+  @spec outfile_open(binary()) :: result(reference())
+  def outfile_open(_path), do: :erlang.nif_error(:not_loaded)
+
+  @spec outfile_write(reference(), binary()) :: result(:ok)
+  def outfile_write(_outfile, _data), do: :erlang.nif_error(:not_loaded)
+
+  @spec outfile_close(reference(), boolean()) :: result(:ok)
+  def outfile_close(_outfile, _commit), do: :erlang.nif_error(:not_loaded)
+
   # ---- LibTorch's own archives ----
 
   @spec archive_start(

@@ -22,7 +22,7 @@ defmodule ExTorch.Saver do
     format = options[:format] || format_of(path)
     metadata = metadata!(options[:metadata], format)
 
-    with :ok <- check_path(path),
+    with {:ok, path} <- check_path(path),
          {:ok, term} <- prepare(term, format),
          {:ok, {saving, total}} <-
            Memory.run(fn ->
@@ -165,13 +165,13 @@ defmodule ExTorch.Saver do
 
   defp format_of(_path), do: :zip
 
-  defp check_path(path) when is_binary(path) do
+  def check_path(path) when is_binary(path) do
     if path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>),
-      do: :ok,
+      do: {:ok, path},
       else: {:error, Error.new(:not_found, "this is no path")}
   end
 
-  defp check_path(other) do
+  def check_path(other) do
     {:error, Error.new(:bad_argument, "#{inspect(other, limit: 5)} is no sink: save to a path")}
   end
 

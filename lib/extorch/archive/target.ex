@@ -1,64 +1,32 @@
 defmodule ExTorch.Archive.Target do
   @moduledoc false
-  # A path as a writer: a file beside it, which takes its place when all is written and is removed otherwise.
+  # A path as a writer: a file that appears there when all is written, and leaves nothing otherwise.
 
   @behaviour ExTorch.Archive.Writer
 
-  alias ExTorch.Error
+  alias ExTorch.{Memory, Native}
 
-  defstruct [:path, :aside, :device]
+  defstruct [:file]
 
   def open(path) do
-    # under the name of saves that did not end, which the next save into the folder sweeps
-    name = ".extorch-save-#{:erlang.unique_integer([:positive])}-#{System.os_time()}"
-    aside = Path.join(Path.dirname(path), name)
-
-    case File.open(aside, [:write, :raw, :binary, :exclusive]) do
-      {:ok, device} -> {:ok, %__MODULE__{path: path, aside: aside, device: device}}
-      {:error, reason} -> {:error, failed(path, reason)}
+    with {:ok, path} <- ExTorch.Saver.check_path(path),
+         {:ok, file} <- Memory.run(fn -> Native.outfile_open(path) end) do
+      {:ok, %__MODULE__{file: file}}
     end
   end
 
   @impl true
-  def write(%{device: device} = target, data) do
-    case :file.write(device, data) do
-      :ok -> {:ok, byte_size(data), target}
-      {:error, reason} -> {:error, failed(target.path, reason), target}
+  def write(%{file: file} = target, data) do
+    case Memory.run(fn -> Native.outfile_write(file, data) end) do
+      {:ok, :ok} -> {:ok, byte_size(data), target}
+      {:error, error} -> {:error, error, target}
     end
   end
 
   @impl true
   def close(target), do: close(target, :error)
 
-  def close(%{device: device} = target, :ok) do
-    result =
-      with :ok <- :file.sync(device),
-           :ok <- :file.close(device),
-           do: File.rename(target.aside, target.path)
-
-    case result do
-      :ok ->
-        :ok
-
-      {:error, reason} ->
-        :file.close(device)
-        File.rm(target.aside)
-        {:error, failed(target.path, reason)}
-    end
+  def close(%{file: file}, outcome) do
+    with {:ok, :ok} <- Memory.run(fn -> Native.outfile_close(file, outcome == :ok) end), do: :ok
   end
-
-  def close(%{device: device} = target, :error) do
-    :file.close(device)
-    File.rm(target.aside)
-    :ok
-  end
-
-  defp failed(path, :enoent),
-    do: %{Error.new(:not_found, "the folder does not exist: make it first") | path: path}
-
-  defp failed(path, reason),
-    do: %{
-      Error.new(:io, "the archive cannot be written: #{:file.format_error(reason)}")
-      | path: path
-    }
 end
