@@ -24,6 +24,31 @@ defmodule ExTorch.MemoryTest do
     assert_live(before)
   end
 
+  # Destructors run after the collection, on a scheduler of their own choice, and what they free has owners in turn.
+  for {name, heap} <- [{"small", 1}, {"large", 100_000}] do
+    test "what was garbage on a #{name} heap is free when collect/0 returns" do
+      aside(fn ->
+        heap = Enum.to_list(1..unquote(heap))
+        Memory.collect()
+        before = Memory.live()
+
+        for _ <- 1..300 do
+          drop(&Blob.from_blob(Blob.to_blob(&1)))
+          drop(&Blob.from_blob(Blob.to_blob(&1), owner: {&1, "kept with it"}).tensor)
+          Memory.collect()
+          assert Memory.live() == before
+        end
+
+        assert length(heap) == unquote(heap)
+      end)
+    end
+  end
+
+  defp drop(wrap) do
+    tensor = Enum.reduce(1..3, ExTorch.zeros({20_000}), fn _, tensor -> wrap.(tensor) end)
+    assert tensor.shape == {20_000}
+  end
+
   @tag :no_asan
   @tag timeout: 300_000
   test "a process that makes and drops 1,000 tensors of 64 MiB stays small" do

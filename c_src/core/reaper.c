@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <time.h>
 
 /* States of the thread:  idle --push--> busy --queue empty--> idle;  any --halt--> halted.
@@ -11,8 +10,9 @@
  * The queue is a lock-free stack: pushers only swing `top`. Whoever finds it empty wakes the thread; the mutex
  * guards only sleeping and waiting, never the queue. */
 static _Atomic(xt_reapable *) top;
-static atomic_uint_least64_t pushed, done;
-static atomic_int waiting; /* calls in drain */
+static atomic_uint_least64_t pushed, done; /* `done` goes on when all that was taken at once is freed: what was pushed
+                                            * later cannot be counted for what was pushed before */
+static atomic_int waiting;                 /* calls in drain */
 static atomic_bool halting;
 static bool halted;
 static bool started;
@@ -30,12 +30,14 @@ static void *reap(void *unused) {
       while (halted || (!item && !atomic_load(&top) && !atomic_load(&halting))) pthread_cond_wait(&work, &lock);
       pthread_mutex_unlock(&lock);
     }
+    uint64_t freed = 0;
     while (item) {
       xt_reapable *next = item->next;
       item->run(item);
-      atomic_fetch_add(&done, 1);
+      freed++;
       item = atomic_load(&halting) ? NULL : next;
     }
+    atomic_fetch_add(&done, freed);
     if (atomic_load(&waiting)) { /* else nobody would hear it, and pushers want the lock */
       pthread_mutex_lock(&lock);
       pthread_cond_broadcast(&progress);
@@ -80,6 +82,8 @@ void xt_reaper_push(xt_reapable *item) {
     pthread_mutex_unlock(&lock);
   }
 }
+
+uint64_t xt_reaper_pushed(void) { return atomic_load(&pushed); }
 
 static struct timespec deadline(int timeout_ms) {
   struct timespec at;

@@ -4,6 +4,7 @@
 #define XT_REAPER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Embedded at the start of what is to be freed; `run` frees the whole. */
 typedef struct xt_reapable {
@@ -15,6 +16,9 @@ typedef struct xt_reapable {
 bool xt_reaper_start(void);
 
 void xt_reaper_push(xt_reapable *item);
+
+/* How much was pushed since the start. */
+uint64_t xt_reaper_pushed(void);
 
 /* Waits until all that was pushed before the call is freed, at most so long. True when it is. */
 bool xt_reaper_drain(int timeout_ms);

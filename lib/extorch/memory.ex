@@ -61,8 +61,9 @@ defmodule ExTorch.Memory do
   """
   @spec collect() :: :ok
   def collect do
+    mark = Native.memory_mark()
     :erlang.garbage_collect()
-    Native.memory_drain(@drain_milliseconds)
+    Native.memory_drain(mark, @drain_milliseconds)
     Process.put(@key, {0, threshold()})
     :ok
   end
