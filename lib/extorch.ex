@@ -20,7 +20,7 @@ defmodule ExTorch do
 
   import Kernel, except: [abs: 1, div: 2, max: 2, min: 2, round: 1, floor: 1, ceil: 1]
 
-  alias ExTorch.{Device, DType, Error, Memory, Native, Tensor}
+  alias ExTorch.{Device, DType, Error, Memory, Native, Options, Tensor}
 
   @type scalar ::
           number() | boolean() | :nan | :infinity | :neg_infinity | ExTorch.Python.Complex.t()
@@ -47,7 +47,7 @@ defmodule ExTorch do
   """
   @spec tensor(scalar() | list(), keyword()) :: Tensor.t()
   def tensor(numbers, opts \\ []) do
-    opts = validate!(opts, [:dtype, :device])
+    opts = Options.validate!(opts, [:dtype, :device])
     dtype = opts[:dtype] && DType.normalize!(opts[:dtype])
     device = Device.check!(opts[:device] || :cpu)
     Memory.run!(fn -> Native.tensor_from_list(numbers, dtype, device) end)
@@ -327,25 +327,10 @@ defmodule ExTorch do
 
   defp maker!(opts) do
     opts
-    |> validate!([:dtype, :device])
+    |> Options.validate!([:dtype, :device])
     |> Enum.map(fn
       {:dtype, dtype} -> {:dtype, DType.normalize!(dtype)}
       {:device, device} -> {:device, Device.check!(device)}
     end)
-  end
-
-  defp validate!(opts, known) do
-    case Keyword.validate(opts, known) do
-      {:ok, opts} ->
-        opts
-
-      {:error, unknown} ->
-        names = Enum.map_join(known, ", ", &inspect/1)
-
-        raise Error.new(
-                :bad_argument,
-                "unknown option #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
-              )
-    end
   end
 end

@@ -41,7 +41,7 @@ defmodule ExTorch.Archive do
     * `:timeout` - 60,000: milliseconds for each answer, or `:infinity`.
   """
 
-  alias ExTorch.{Error, Memory, Native, Tensor}
+  alias ExTorch.{Error, Memory, Native, Options, Tensor}
   alias ExTorch.Archive.{Input, Output}
 
   @type writer ::
@@ -231,31 +231,9 @@ defmodule ExTorch.Archive do
   # ---- Options ----
 
   defp check!(opts, known) do
-    opts =
-      case Keyword.validate(opts, known) do
-        {:ok, opts} ->
-          opts
-
-        {:error, unknown} ->
-          names = known |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
-
-          raise Error.new(
-                  :bad_argument,
-                  "unknown option #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
-                )
-      end
-
-    unless opts[:chunk] in 1..(2 ** 40) do
-      raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(opts[:chunk])}")
-    end
-
-    unless opts[:timeout] == :infinity or opts[:timeout] in 0..(2 ** 40) do
-      raise Error.new(
-              :bad_argument,
-              "timeout is milliseconds or :infinity, not #{inspect(opts[:timeout])}"
-            )
-    end
-
+    opts = Options.validate!(opts, known)
+    Options.chunk!(opts[:chunk])
+    Options.timeout!(opts[:timeout])
     opts
   end
 end

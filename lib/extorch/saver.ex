@@ -2,7 +2,7 @@ defmodule ExTorch.Saver do
   @moduledoc false
   # Saving: options are checked, the NIFs plan and write in steps between which progress is reported.
 
-  alias ExTorch.{DType, Error, Memory, Native, Progress, Tensor}
+  alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
 
   @formats [:zip, :legacy, :streaming, :safetensors]
   @options [
@@ -44,9 +44,7 @@ defmodule ExTorch.Saver do
     format = options[:format] || :streaming
     metadata = metadata!(options[:metadata], format)
 
-    unless is_integer(chunk) and chunk in 1..(2 ** 40) do
-      raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
-    end
+    Options.chunk!(chunk)
 
     Stream.resource(
       fn ->
@@ -99,19 +97,7 @@ defmodule ExTorch.Saver do
   # ---- Options ----
 
   defp check!(opts, known \\ @options) do
-    options =
-      case Keyword.validate(opts, known) do
-        {:ok, options} ->
-          options
-
-        {:error, unknown} ->
-          names = known |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
-
-          raise Error.new(
-                  :bad_argument,
-                  "unknown option #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
-                )
-      end
+    options = Options.validate!(opts, known)
 
     for key <- [:fsync, :compact, :duplicate],
         Keyword.has_key?(known, key) and not is_boolean(options[key]) do

@@ -27,8 +27,8 @@ defmodule ExTorch.Checkpoint.Options do
   def limits, do: @limits
 
   def check!(opts) do
-    opts = validate!(opts, @defaults, "option")
-    limits = validate!(opts[:limits], @limits, "limit")
+    opts = ExTorch.Options.validate!(opts, @defaults)
+    limits = ExTorch.Options.validate!(opts[:limits], @limits, "limit")
 
     for key <- [:mmap, :verify, :strict, :ordered], not is_boolean(opts[key]) do
       raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(opts[key])}")
@@ -58,21 +58,6 @@ defmodule ExTorch.Checkpoint.Options do
   def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
      limits[:tensor_bytes], offset}
-  end
-
-  defp validate!(opts, known, word) do
-    case Keyword.validate(opts, known) do
-      {:ok, opts} ->
-        opts
-
-      {:error, unknown} ->
-        names = known |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
-
-        raise Error.new(
-                :bad_argument,
-                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
-              )
-    end
   end
 
   defp check_device!(fun) when is_function(fun, 1), do: :ok

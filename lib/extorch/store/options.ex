@@ -41,19 +41,7 @@ defmodule ExTorch.Store.Options do
       raise Error.new(:bad_argument, "a store has a path, not #{inspect(path, limit: 3)}")
     end
 
-    options =
-      case Keyword.validate(opts, @defaults ++ more) do
-        {:ok, options} ->
-          Map.new(options)
-
-        {:error, unknown} ->
-          names = (@defaults ++ more) |> Keyword.keys() |> Enum.sort() |> Enum.join(", ")
-
-          raise Error.new(
-                  :bad_argument,
-                  "unknown option #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
-                )
-      end
+    options = opts |> ExTorch.Options.validate!(@defaults ++ more) |> Map.new()
 
     for key <- @booleans, not is_boolean(options[key]) do
       raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(options[key])}")

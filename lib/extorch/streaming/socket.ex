@@ -2,7 +2,7 @@ defmodule ExTorch.Streaming.Socket do
   @moduledoc false
   # Sending to and receiving from connected sockets of three kinds.
 
-  alias ExTorch.Error
+  alias ExTorch.{Error, Options}
   alias ExTorch.Streaming.Loader
 
   @type t :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
@@ -28,7 +28,7 @@ defmodule ExTorch.Streaming.Socket do
 
   def send(socket, chunks, timeout) do
     kind = kind(socket)
-    check_timeout!(timeout)
+    Options.timeout!(timeout)
 
     try do
       with_send_timeout(kind, socket, timeout, fn -> send_all(kind, socket, chunks, timeout) end)
@@ -96,12 +96,8 @@ defmodule ExTorch.Streaming.Socket do
   def recv(socket, loader, opts) do
     timeout = Keyword.get(opts, :timeout, :infinity)
     chunk = Keyword.get(opts, :chunk, @chunk)
-    check_timeout!(timeout)
-
-    unless is_integer(chunk) and chunk > 0 do
-      raise Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(chunk)}")
-    end
-
+    Options.timeout!(timeout)
+    Options.chunk!(chunk)
     link = %{kind: kind(socket), socket: socket, timeout: timeout, chunk: chunk}
     buffer = IO.iodata_to_binary(Keyword.get(opts, :buffer, ""))
     state = if buffer == "", do: {:more, loader}, else: Loader.feed(loader, buffer)
@@ -162,11 +158,4 @@ defmodule ExTorch.Streaming.Socket do
 
   defp failed(reason, what, bytes),
     do: Error.new(:io, "#{what} failed after #{bytes} bytes: #{inspect(reason)}")
-
-  defp check_timeout!(:infinity), do: :ok
-  defp check_timeout!(timeout) when is_integer(timeout) and timeout >= 0, do: :ok
-
-  defp check_timeout!(other) do
-    raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
-  end
 end

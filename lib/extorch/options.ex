@@ -1,0 +1,39 @@
+defmodule ExTorch.Options do
+  @moduledoc false
+  # What every function that takes options checks the same way, in the same words.
+
+  alias ExTorch.Error
+
+  @most 2 ** 40
+
+  # Keyword.validate/2, and an error that lists what there is.
+  def validate!(opts, known, word \\ "option") do
+    case Keyword.validate(opts, known) do
+      {:ok, opts} ->
+        opts
+
+      {:error, unknown} ->
+        names = known |> Enum.map(&name/1) |> Enum.sort() |> Enum.join(", ")
+
+        raise Error.new(
+                :bad_argument,
+                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
+              )
+    end
+  end
+
+  defp name({key, _default}), do: key
+  defp name(key), do: key
+
+  def chunk!(bytes) when is_integer(bytes) and bytes in 1..@most, do: bytes
+
+  def chunk!(other),
+    do: raise(Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(other)}"))
+
+  def timeout!(:infinity), do: :infinity
+  def timeout!(ms) when is_integer(ms) and ms in 0..@most, do: ms
+
+  def timeout!(other) do
+    raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
+  end
+end
