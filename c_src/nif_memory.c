@@ -5,8 +5,8 @@
 #include <time.h>
 
 #include "core/calls.h"
+#include "core/idle.h"
 #include "core/memory.h"
-#include "core/prefault.h"
 #include "core/reaper.h"
 #include "nif_table.h"
 #include "term.h"
@@ -115,7 +115,7 @@ ERL_NIF_TERM xt_nif_memory_drain(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
    * of the node may drop things all the time: the rounds are counted. */
   for (int round = 0; free && !quiet && round < ROUNDS; round++) {
     uint64_t before = xt_reaper_pushed();
-    xt_prefault_settle(timeout);
+    xt_idle_settle(timeout);
     free = xt_reaper_drain(timeout);
     enif_release_resource(new_marker(object, HOPS)); /* into the queue of the first scheduler */
     free = wait_for(object, round + 2, timeout) && free;

@@ -17,6 +17,7 @@ static ErlNifResourceType *saving_type;
 /* All that a save holds; the reaper frees it. */
 typedef struct {
   xt_reapable reapable; /* first */
+  atomic_int references;
   xt_save_tensors tensors;
   xt_pickler pickle;
   xt_writer writer;
@@ -48,10 +49,19 @@ static void free_saving(xt_reapable *self) {
   free(s);
 }
 
+static void keep_saving(void *owner) { atomic_fetch_add(&((saving *)owner)->references, 1); }
+
+static void drop_saving(void *owner) {
+  saving *s = owner;
+  if (atomic_fetch_sub(&s->references, 1) == 1) xt_reaper_push(&s->reapable);
+}
+
 static void saving_destroyed(ErlNifEnv *env, void *object) {
   saving_resource *resource = object;
   (void)env;
-  if (resource->saving) xt_reaper_push(&resource->saving->reapable);
+  if (!resource->saving) return;
+  xt_writer_stop(&resource->saving->writer);
+  drop_saving(resource->saving);
 }
 
 bool xt_saving_load(ErlNifEnv *env) {
@@ -221,12 +231,14 @@ ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   enif_release_resource(resource);
   if (!s) return xt_make_error(env, (no_memory(&error), &error));
   s->reapable.run = free_saving;
+  atomic_init(&s->references, 1);
   s->file.fd = s->file.folder = -1;
   s->tensors.compact = compact;
   s->writer.layout = layout;
   s->writer.fetch = fetch;
   s->writer.done = fetched_done;
   s->writer.context = s;
+  s->writer.keeper = (xt_keeper){keep_saving, drop_saving, s};
   s->root = strndup((const char *)root.data, root.size);
   xt_status status = s->root ? XT_STATUS_ok : no_memory(&error);
   if (status == XT_STATUS_ok && !get_metadata(env, argv[4], &s->metadata)) return enif_make_badarg(env);

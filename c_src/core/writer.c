@@ -5,7 +5,8 @@
 enum {
   PIECE = 256 << 10, /* is read for its checksum and written while it is in the cache */
   SMALL = 64 << 10,  /* payloads up to this are gathered with what stands around them */
-  GATHER = 256 << 10
+  GATHER = 256 << 10,
+  HELPED = 1 << 20 /* from here on the idle thread helps with the checksum */
 };
 enum { BEGIN, PAYLOADS, END, OVER };
 
@@ -30,7 +31,8 @@ static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, x
   if (payload->bytes > SMALL && size > most) size = (size_t)most;
   const uint8_t *from = w->data + w->at;
   xt_status status = XT_STATUS_ok;
-  if (w->layout->crc) w->crc = libdeflate_crc32(w->crc, from, size);
+  if (w->sum) xt_checksum_reach(w->sum, w->at + size);
+  else if (w->layout->crc) w->crc = libdeflate_crc32(w->crc, from, size);
   if (payload->bytes <= SMALL) {
     xt_buffer_put(&w->out, from, size);
   } else {
@@ -46,12 +48,15 @@ static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, x
 }
 
 static xt_status begin_payload(xt_writer *w, xt_error *error) {
+  const xt_payload *payload = &w->payloads[w->next];
   w->at = 0;
   w->crc = 0;
-  w->data = w->payloads[w->next].data;
+  w->data = payload->data;
   xt_status status = XT_STATUS_ok;
+  if (w->data && payload->bytes >= HELPED && w->layout->crc && w->keeper.keep)
+    w->sum = xt_checksum_new(w->data, payload->bytes, w->keeper);
   /* first what may fail and be tried again */
-  if (!w->data && w->payloads[w->next].bytes) status = w->fetch(w->context, w->next, &w->data, error);
+  if (!w->data && payload->bytes) status = w->fetch(w->context, w->next, &w->data, error);
   if (status == XT_STATUS_ok && w->layout->before) w->layout->before(w, w->next);
   return status;
 }
@@ -65,6 +70,8 @@ static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_
     status = write_piece(w, sink, stop_at - w->written, error);
   if (status != XT_STATUS_ok || w->at < payload->bytes) return status;
   if (!payload->data && payload->bytes) w->done(w->context, w->next);
+  if (w->sum) w->crc = xt_checksum_value(w->sum);
+  xt_writer_stop(w);
   if (w->layout->after) w->layout->after(w, w->next, w->crc);
   w->next++;
   *begun = false;
@@ -103,7 +110,13 @@ bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes) {
   return left > PIECE && bytes < left - PIECE;
 }
 
+void xt_writer_stop(xt_writer *w) {
+  xt_checksum_free(w->sum);
+  w->sum = NULL;
+}
+
 void xt_writer_free(xt_writer *w) {
+  xt_writer_stop(w);
   if (w->data && w->next < w->count && !w->payloads[w->next].data) w->done(w->context, w->next);
   xt_buffer_free(&w->out);
   xt_buffer_free(&w->central);

@@ -7,6 +7,7 @@
 #define XT_WRITER_H
 
 #include "buffer.h"
+#include "checksum.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -64,13 +65,15 @@ struct xt_writer {
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
   void (*done)(void *context, size_t payload); /* with what was fetched */
   void *context;
+  xt_keeper keeper;        /* of what need not be fetched; without one the writer counts checksums alone */
   uint64_t total, written; /* payload bytes */
 
   /* the writer's own */
   int phase;
   size_t next;  /* payload */
   uint64_t at;  /* in it */
-  uint32_t crc; /* so far */
+  uint32_t crc; /* so far, where there is no: */
+  xt_checksum *sum;
   const uint8_t *data;
   bool failed;
   uint64_t flushed; /* bytes given to the sink */
@@ -85,6 +88,9 @@ struct xt_writer {
 void xt_writer_begin(xt_writer *w);
 xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
 void xt_writer_free(xt_writer *w);
+
+/* Nobody will write on: whoever helps lets go of what it keeps. */
+void xt_writer_stop(xt_writer *w);
 
 /* Are the next so many bytes those of a large payload that is in memory, and not its last? */
 bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes);

@@ -1,4 +1,5 @@
 /* Unit tests of c_src/core, run under ASan and UBSan by `make check`. */
+#include <libdeflate.h>
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -7,12 +8,15 @@
 
 #include "../../c_src/core/arena.h"
 #include "../../c_src/core/calls.h"
+#include "../../c_src/core/checksum.h"
 #include "../../c_src/core/dtype.h"
 #include "../../c_src/core/element.h"
 #include "../../c_src/core/error.h"
 #include "../../c_src/core/frozen.h"
+#include "../../c_src/core/idle.h"
 #include "../../c_src/core/memory.h"
 #include "../../c_src/core/prefault.h"
+
 #include "../../c_src/core/probe.h"
 #include "../../c_src/core/reaper.h"
 #include "../../c_src/core/suggest.h"
@@ -208,17 +212,46 @@ static void prefault(void) {
       region->data[0] = region->data[region->size - 1] = (uint8_t)i;
       xt_prefault(region, 0, region->size);
       CHECK(region->data[0] == i && region->data[region->size - 1] == i);
-      if (i % 2) xt_prefault_forget(region);
+      if (i % 2) xt_idle_forget(region);
       xt_region_drop(region);
     }
   }
   for (int i = 0; i < 10000 && atomic_load(&xt_memory_live.bytes) > bytes; i++) {
     struct timespec pause = {0, 1000000};
-    xt_prefault_settle(1);
+    xt_idle_settle(1);
     xt_reaper_drain(1000);
     nanosleep(&pause, NULL);
   }
   CHECK(atomic_load(&xt_memory_live.bytes) == bytes);
+}
+
+static void keep(void *owner) { atomic_fetch_add((atomic_int *)owner, 1); }
+static void let_go(void *owner) { atomic_fetch_sub((atomic_int *)owner, 1); }
+
+/* Whoever counts a piece, the sum is the same; one that is given up is let go. */
+static void checksum(void) {
+  enum { MOST = 9 << 20 };
+  atomic_int kept = 0;
+  uint8_t *data = malloc(MOST);
+  for (size_t i = 0; i < MOST; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
+  for (unsigned round = 0; round < 200; round++) {
+    size_t size = round % 5 ? (size_t)round * 48611 % MOST : MOST, at = 0, step = 1 + (size_t)round * 7919 % (1 << 20);
+    xt_checksum *sum = xt_checksum_new(data, size, (xt_keeper){keep, let_go, &kept});
+    CHECK(sum);
+    bool whole = round % 7 != 3;
+    while (at < (whole ? size : size / 2)) {
+      at = at + step < size ? at + step : size;
+      xt_checksum_reach(sum, at);
+    }
+    if (whole) CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, size));
+    xt_checksum_free(sum);
+  }
+  for (int i = 0; i < 10000 && atomic_load(&kept); i++) {
+    xt_idle_settle(100);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
+  CHECK(!atomic_load(&kept));
+  free(data);
 }
 
 static void calls(void) {
@@ -228,8 +261,8 @@ static void calls(void) {
 }
 
 int main(void) {
-  void (*const tests[])(void) = {errors, dtypes,  elements, memory,   reaper, frozen,
-                                 arena,  suggest, probe,    prefault, calls};
+  void (*const tests[])(void) = {errors, dtypes,  elements, memory,   reaper,   frozen,
+                                 arena,  suggest, probe,    prefault, checksum, calls};
   size_t count = sizeof tests / sizeof *tests;
   for (size_t i = 0; i < count; i++) tests[i]();
   printf("core: %zu passed, 0 failed\n", count);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../c_src/core/idle.h"
 #include "../../c_src/core/loader.h"
 #include "../../c_src/core/memory.h"
 #include "../../c_src/core/pickler.h"
@@ -81,6 +82,8 @@ static void check_file(const char *path) {
   xt_file_close(&file);
 }
 
+static void keep(void *owner) { (void)owner; }
+
 int main(int argc, char **argv) {
   char path[4096];
   xt_error error;
@@ -110,7 +113,8 @@ int main(int argc, char **argv) {
                  .count = 3,
                  .pickle = p.out.data,
                  .pickle_size = p.out.size,
-                 .root = "large"};
+                 .root = "large",
+                 .keeper = {keep, keep, NULL}}; /* it stays where it is */
   xt_sink sink = {.write = write_hole, .context = &file};
   xt_writer_begin(&w);
   CHECK(w.total == big + 11);
@@ -120,6 +124,7 @@ int main(int argc, char **argv) {
   close(file.fd);
   xt_writer_free(&w);
   xt_pickler_free(&p);
+  xt_idle_settle(60000);
   munmap(zeros, big);
   check_file(path);
   if (argc == 2) unlink(path);

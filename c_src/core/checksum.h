@@ -1,0 +1,29 @@
+/* The CRC-32 of a payload that is being written. Whoever comes first to a piece of it counts it: the writer, right
+ * before it writes it, or the idle thread, ahead of the writer. Neither waits for the other. */
+#ifndef XT_CHECKSUM_H
+#define XT_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct xt_checksum xt_checksum;
+
+/* Who keeps the payload's bytes where they are. */
+typedef struct {
+  void (*keep)(void *owner);
+  void (*drop)(void *owner);
+  void *owner;
+} xt_keeper;
+
+/* NULL without memory for it. */
+xt_checksum *xt_checksum_new(const uint8_t *data, size_t size, xt_keeper keeper);
+
+/* Counts at least the bytes before `end`, as far as nobody did. */
+void xt_checksum_reach(xt_checksum *sum, size_t end);
+
+/* Of all bytes; reach the end first. */
+uint32_t xt_checksum_value(const xt_checksum *sum);
+
+void xt_checksum_free(xt_checksum *sum);
+
+#endif
