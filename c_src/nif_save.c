@@ -88,9 +88,11 @@ static xt_status no_memory(xt_error *error) { return xt_error_set(error, XT_STAT
 
 static xt_status plan_pickle(ErlNifEnv *env, saving *s, ERL_NIF_TERM term, xt_error *error) {
   bool legacy = s->writer.layout == &xt_write_legacy;
-  xt_status status = xt_term_collect(env, term, &s->tensors, error);
+  xt_draft draft = {0};
+  xt_status status = xt_term_draft(env, term, &s->tensors, &draft, error);
   if (status == XT_STATUS_ok) status = xt_save_plan(&s->tensors, error);
-  if (status == XT_STATUS_ok) status = xt_term_pickle(env, term, &s->tensors, legacy, &s->pickle, error);
+  if (status == XT_STATUS_ok) status = xt_draft_fill(&draft, &s->tensors, legacy, &s->pickle, error);
+  xt_draft_free(&draft);
   if (status == XT_STATUS_ok && legacy) status = xt_save_sort(&s->tensors, error);
   s->writer.payloads = s->tensors.payloads;
   s->writer.count = s->tensors.payload_count;
@@ -110,6 +112,7 @@ static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_err
   ErlNifBinary name;
   xt_tensor_resource *resource;
   xt_tensor *handle;
+  xt_save_tensor tensor;
   enif_get_list_length(env, list, &count);
   s->names = calloc(count + 1, sizeof *s->names);
   s->tensors.payloads = calloc(count + 1, sizeof *s->tensors.payloads);
@@ -120,15 +123,14 @@ static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_err
         !xt_get_tensor(env, pair[1], &resource))
       return xt_error_set(error, XT_STATUS_bad_argument, "safetensors holds names and tensors");
     xt_status status = xt_tensor_take(resource, &handle, error);
-    if (status == XT_STATUS_ok) status = xt_save_add(&s->tensors, handle, error);
+    if (status == XT_STATUS_ok) status = xt_save_add(&s->tensors, handle, &tensor, error);
     if (status != XT_STATUS_ok) return status;
     const xt_tensor_info *info = &handle->info;
-    if (s->tensors.tensors[i].kind != XT_SAVE_STRIDED || !xt_safetensors_dtype(info->dtype))
-      return xt_error_set(error, XT_STATUS_unsupported,
-                          "%.*s: safetensors has no %s; use another format, or convert it first",
-                          (int)(name.size < 200 ? name.size : 200), name.data,
-                          s->tensors.tensors[i].kind == XT_SAVE_STRIDED ? xt_dtype_get(info->dtype)->name
-                                                                        : "sparse, quantized or meta tensors");
+    if (tensor.kind != XT_SAVE_STRIDED || !xt_safetensors_dtype(info->dtype))
+      return xt_error_set(
+          error, XT_STATUS_unsupported, "%.*s: safetensors has no %s; use another format, or convert it first",
+          (int)(name.size < 200 ? name.size : 200), name.data,
+          tensor.kind == XT_SAVE_STRIDED ? xt_dtype_get(info->dtype)->name : "sparse, quantized or meta tensors");
     size_t at = s->texts.size;
     xt_buffer_put(&s->texts, name.data, name.size);
     s->names[i] = (xt_named_tensor){(const char *)at, name.size, info->dtype, info->ndim, info->sizes};
@@ -166,7 +168,7 @@ static xt_status check_shared(const saving *s, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   if (!ranges) return no_memory(error);
   for (size_t i = 0; i < s->writer.count; i++) {
-    const xt_tensor_info *info = &s->tensors.tensors[i].tensor->info;
+    const xt_tensor_info *info = &s->tensors.views[i].handle->info;
     if (info->plain && info->span)
       ranges[count++] = (range){(uintptr_t)info->data, (uintptr_t)info->data + info->span, i};
   }

@@ -31,13 +31,12 @@ static xt_save_view *new_view(xt_save_tensors *s) {
   return view;
 }
 
-static xt_save_tensor *new_tensor(xt_save_tensors *s) {
-  void *grown = grow(s->tensors, s->tensor_count, &s->tensor_room, sizeof *s->tensors);
-  if (!grown) return NULL;
-  s->tensors = grown;
-  xt_save_tensor *tensor = &s->tensors[s->tensor_count++];
-  memset(tensor, 0, sizeof *tensor);
-  return tensor;
+static bool keep_other(xt_save_tensors *s, xt_tensor *tensor) {
+  void *grown = grow(s->others, s->other_count, &s->other_room, sizeof *s->others);
+  if (!grown) return false;
+  s->others = grown;
+  s->others[s->other_count++] = tensor;
+  return true;
 }
 
 /* ---- What a tensor is made of ---- */
@@ -53,6 +52,7 @@ static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *hand
   size_t item = xt_dtype_get(info->dtype)->size;
   view->handle = handle;
   view->dtype = info->dtype;
+  view->device = info->device;
   view->staged = !info->plain || info->device.type != XT_DEVICE_CPU;
   t->views[t->view_count++] = s->view_count - 1;
   if (view->staged) {
@@ -81,80 +81,75 @@ static xt_status call(const char *name, xt_tensor *tensor, xt_value *out, xt_err
   return status;
 }
 
-static xt_status add_part(xt_save_tensors *s, size_t tensor, const char *name, xt_error *error) {
+static xt_status add_part(xt_save_tensors *s, xt_save_tensor *t, const char *name, xt_error *error) {
   xt_value made = {.kind = XT_VALUE_NIL};
-  xt_status status = call(name, s->tensors[tensor].tensor, &made, error);
-  return status == XT_STATUS_ok ? add_view(s, &s->tensors[tensor], made.tensor, error) : status;
+  xt_status status = call(name, t->tensor, &made, error);
+  return status == XT_STATUS_ok ? add_view(s, t, made.tensor, error) : status;
 }
 
-static xt_status add_sparse(xt_save_tensors *s, size_t i, xt_error *error) {
+static xt_status add_sparse(xt_save_tensors *s, xt_save_tensor *t, xt_error *error) {
   static const char *const coo[] = {"aten::_indices", "aten::_values", NULL};
   static const char *const rows[] = {"aten::crow_indices", "aten::col_indices", "aten::values", NULL};
   static const char *const columns[] = {"aten::ccol_indices", "aten::row_indices", "aten::values", NULL};
-  uint8_t layout = s->tensors[i].tensor->info.layout;
+  uint8_t layout = t->tensor->info.layout;
   const char *const *parts = layout == XT_LAYOUT_COO                              ? coo
                              : layout == XT_LAYOUT_CSR || layout == XT_LAYOUT_BSR ? rows
                              : layout == XT_LAYOUT_CSC || layout == XT_LAYOUT_BSC ? columns
                                                                                   : NULL;
   if (!parts) return xt_error_set(error, XT_STATUS_unsupported, "a tensor of this layout cannot be saved");
   xt_status status = XT_STATUS_ok;
-  s->tensors[i].kind = XT_SAVE_SPARSE;
-  for (; *parts && status == XT_STATUS_ok; parts++) status = add_part(s, i, *parts, error);
+  t->kind = XT_SAVE_SPARSE;
+  for (; *parts && status == XT_STATUS_ok; parts++) status = add_part(s, t, *parts, error);
   xt_value coalesced = {.kind = XT_VALUE_BOOL};
   if (status == XT_STATUS_ok && layout == XT_LAYOUT_COO)
-    status = call("aten::is_coalesced", s->tensors[i].tensor, &coalesced, error);
-  s->tensors[i].coalesced = coalesced.kind == XT_VALUE_BOOL && coalesced.boolean;
+    status = call("aten::is_coalesced", t->tensor, &coalesced, error);
+  t->coalesced = coalesced.kind == XT_VALUE_BOOL && coalesced.boolean;
   return status;
 }
 
-static xt_status add_quantized(xt_save_tensors *s, size_t i, xt_error *error) {
+static xt_status add_quantized(xt_save_tensors *s, xt_save_tensor *t, xt_error *error) {
   xt_value scale = {.kind = XT_VALUE_NIL}, zero = scale, axis = scale;
-  xt_tensor *tensor = s->tensors[i].tensor;
-  s->tensors[i].kind = XT_SAVE_QUANTIZED;
-  xt_status status = add_part(s, i, "aten::int_repr", error);
+  t->kind = XT_SAVE_QUANTIZED;
+  xt_status status = add_part(s, t, "aten::int_repr", error);
   if (status != XT_STATUS_ok) return status;
-  if (tensor->info.scheme == 2) {
-    status = add_part(s, i, "aten::q_per_channel_scales", error);
-    if (status == XT_STATUS_ok) status = add_part(s, i, "aten::q_per_channel_zero_points", error);
-    if (status == XT_STATUS_ok) status = call("aten::q_per_channel_axis", tensor, &axis, error);
-    s->tensors[i].axis = axis.integer;
+  if (t->tensor->info.scheme == 2) {
+    status = add_part(s, t, "aten::q_per_channel_scales", error);
+    if (status == XT_STATUS_ok) status = add_part(s, t, "aten::q_per_channel_zero_points", error);
+    if (status == XT_STATUS_ok) status = call("aten::q_per_channel_axis", t->tensor, &axis, error);
+    t->axis = axis.integer;
     return status;
   }
-  if (tensor->info.scheme != 1)
+  if (t->tensor->info.scheme != 1)
     return xt_error_set(error, XT_STATUS_unsupported, "a tensor that is quantized in this way cannot be saved");
-  status = call("aten::q_scale", tensor, &scale, error);
-  if (status == XT_STATUS_ok) status = call("aten::q_zero_point", tensor, &zero, error);
-  s->tensors[i].scale = scale.number;
-  s->tensors[i].zero_point = zero.integer;
+  status = call("aten::q_scale", t->tensor, &scale, error);
+  if (status == XT_STATUS_ok) status = call("aten::q_zero_point", t->tensor, &zero, error);
+  t->scale = scale.number;
+  t->zero_point = zero.integer;
   return status;
 }
 
-xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_error *error) {
-  xt_save_tensor *t = new_tensor(s);
-  if (!t) {
+xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_save_tensor *out, xt_error *error) {
+  const xt_tensor_info *info = &tensor->info;
+  *out = (xt_save_tensor){.kind = XT_SAVE_STRIDED, .tensor = tensor};
+  bool meta = info->device.type == XT_DEVICE_META, strided = info->layout == XT_LAYOUT_STRIDED;
+  if (strided && !meta && !info->scheme) return add_view(s, out, tensor, error);
+  if (!keep_other(s, tensor)) {
     xt_tensor_drop(tensor);
     return no_memory(error);
   }
-  t->tensor = tensor;
-  const xt_tensor_info *info = &tensor->info;
-  if (info->layout != XT_LAYOUT_STRIDED) return add_sparse(s, s->tensor_count - 1, error);
-  if (info->device.type == XT_DEVICE_META) {
-    t->kind = XT_SAVE_META;
-    return XT_STATUS_ok;
-  }
-  if (info->scheme) return add_quantized(s, s->tensor_count - 1, error);
-  return add_view(s, t, xt_tensor_keep(tensor), error);
+  if (!strided) return add_sparse(s, out, error);
+  if (!meta) return add_quantized(s, out, error);
+  out->kind = XT_SAVE_META;
+  return XT_STATUS_ok;
 }
 
 xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dtype, xt_error *error) {
   ErlNifBinary bytes;
   if (!s->binaries) s->binaries = enif_alloc_env();
-  xt_save_tensor *t = new_tensor(s);
-  xt_save_view *view = t ? new_view(s) : NULL;
-  if (!view || !s->binaries) return no_memory(error);
-  if (!enif_inspect_binary(s->binaries, enif_make_copy(s->binaries, binary), &bytes)) return no_memory(error);
-  t->views[t->view_count++] = s->view_count - 1;
+  xt_save_view *view = s->binaries ? new_view(s) : NULL;
+  if (!view || !enif_inspect_binary(s->binaries, enif_make_copy(s->binaries, binary), &bytes)) return no_memory(error);
   view->dtype = dtype;
+  view->device = (xt_device){XT_DEVICE_CPU, -1};
   view->base = view->data = (uintptr_t)bytes.data;
   view->bytes = bytes.size;
   return XT_STATUS_ok;
@@ -162,27 +157,27 @@ xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dt
 
 /* ---- Which bytes are written once ---- */
 
+/* Views that can share a storage stand together, those of one `class` in the order of their memory: of one dtype, a
+ * whole number of elements apart, and both tensors or both not. */
 typedef struct {
-  xt_save_view view;
-  size_t index;
+  uint32_t class;
+  uintptr_t base;
+  size_t view;
 } sortable;
 
-/* Views that can share a storage stand together: of one dtype, and a whole number of elements apart. */
-static int by_memory(const void *a, const void *b) {
-  const xt_save_view *x = &((const sortable *)a)->view, *y = &((const sortable *)b)->view;
-  if (x->staged != y->staged) return x->staged - y->staged;
-  if (!x->handle != !y->handle) return !x->handle - !y->handle;
-  if (x->dtype != y->dtype) return (int)x->dtype - (int)y->dtype;
-  size_t item = xt_dtype_get(x->dtype)->size;
-  if (x->base % item != y->base % item) return x->base % item < y->base % item ? -1 : 1;
-  if (x->base != y->base) return x->base < y->base ? -1 : 1;
-  return ((const sortable *)a)->index < ((const sortable *)b)->index ? -1 : 1;
+enum { REST_BITS = 8, DTYPE_BITS = 8 };
+
+static uint32_t class_of(const xt_save_view *view) {
+  uint32_t rest = (uint32_t)(view->base % xt_dtype_get(view->dtype)->size);
+  uint32_t owner = view->staged ? 2 : view->handle ? 1 : 0;
+  return (owner << DTYPE_BITS | (uint32_t)view->dtype) << REST_BITS | rest;
 }
 
-static bool shares(const xt_save_view *view, const xt_save_view *group, uintptr_t end) {
-  size_t item = xt_dtype_get(view->dtype)->size;
-  return !view->staged && !group->staged && !view->handle == !group->handle && view->dtype == group->dtype &&
-         view->bytes && group->bytes && view->base % item == group->base % item && view->base < end;
+static int by_memory(const void *a, const void *b) {
+  const sortable *x = a, *y = b;
+  if (x->class != y->class) return x->class < y->class ? -1 : 1;
+  if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  return x->view < y->view ? -1 : 1;
 }
 
 typedef struct {
@@ -206,14 +201,15 @@ static void put_decimal(char *text, size_t room, size_t number) {
 /* Groups of views, then payloads in the order their first view was met. */
 static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_t *group_of, xt_error *error) {
   size_t count = 0;
-  for (size_t i = 0; i < s->view_count; i++) sorted[i] = (sortable){s->views[i], i};
+  for (size_t i = 0; i < s->view_count; i++) sorted[i] = (sortable){class_of(&s->views[i]), s->views[i].base, i};
   qsort(sorted, s->view_count, sizeof *sorted, by_memory);
   for (size_t i = 0; i < s->view_count; i++) {
-    const xt_save_view *view = &sorted[i].view;
-    bool joins = i && shares(view, &sorted[i - 1].view, groups[count - 1].end);
+    const xt_save_view *view = &s->views[sorted[i].view];
+    bool joins = i && sorted[i].class == sorted[i - 1].class && !view->staged && view->bytes &&
+                 s->views[sorted[i - 1].view].bytes && view->base < groups[count - 1].end;
     if (!joins) groups[count++] = (group){view->base, view->base + view->bytes, 0};
     else if (view->base + view->bytes > groups[count - 1].end) groups[count - 1].end = view->base + view->bytes;
-    group_of[sorted[i].index] = count - 1;
+    group_of[sorted[i].view] = count - 1;
   }
   s->payloads = calloc(count + 1, sizeof *s->payloads);
   s->payload_view = calloc(count + 1, sizeof *s->payload_view);
@@ -268,13 +264,12 @@ xt_status xt_save_fetch(xt_save_tensors *s, size_t payload, xt_tensor **staged, 
 }
 
 void xt_save_free(xt_save_tensors *s) {
-  for (size_t i = 0; i < s->tensor_count; i++)
-    if (s->tensors[i].tensor) xt_tensor_drop(s->tensors[i].tensor);
   for (size_t i = 0; i < s->view_count; i++)
     if (s->views[i].handle) xt_tensor_drop(s->views[i].handle);
+  for (size_t i = 0; i < s->other_count; i++) xt_tensor_drop(s->others[i]);
   if (s->binaries) enif_free_env(s->binaries);
-  free(s->tensors);
   free(s->views);
+  free(s->others);
   free(s->payloads);
   free(s->payload_view);
   memset(s, 0, sizeof *s);

@@ -1,6 +1,6 @@
 /* The tensors of a term that is being saved: what each is made of, and which bytes are written once for several.
  *
- *   xt_save_add for every tensor, in the order they are met → xt_save_plan → their storages are known
+ *   xt_save_add for every tensor, in the order they are met → xt_save_plan → their payloads are known
  *
  * Tensors over the same memory share a storage in the file, as they do in memory. */
 #ifndef XT_SAVE_TENSORS_H
@@ -16,6 +16,7 @@
 typedef struct {
   xt_tensor *handle; /* kept; NULL: bytes of a binary */
   xt_dtype dtype;
+  xt_device device;
   uintptr_t base; /* of its storage, or of what it sees when compact */
   uint64_t bytes;
   uintptr_t data; /* its first element */
@@ -26,9 +27,10 @@ typedef struct {
 
 typedef enum { XT_SAVE_STRIDED, XT_SAVE_META, XT_SAVE_SPARSE, XT_SAVE_QUANTIZED } xt_save_kind;
 
+/* What one tensor turned out to be. */
 typedef struct {
   xt_save_kind kind;
-  xt_tensor *tensor; /* kept */
+  xt_tensor *tensor; /* lives as long as the list */
   size_t views[3];   /* strided: itself; sparse: indices and values; quantized: integers, scales, zero points */
   int view_count;
   bool coalesced;
@@ -38,10 +40,10 @@ typedef struct {
 
 typedef struct {
   bool compact;
-  xt_save_tensor *tensors;
-  size_t tensor_count, tensor_room;
   xt_save_view *views;
   size_t view_count, view_room;
+  xt_tensor **others; /* kept: tensors that are no view themselves, but made of some */
+  size_t other_count, other_room;
   xt_payload *payloads;
   size_t payload_count;
   size_t *payload_view; /* a view of each payload */
@@ -49,9 +51,9 @@ typedef struct {
 } xt_save_tensors;
 
 /* The tensor's own handle is taken over whatever happens. */
-xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_error *error);
+xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_save_tensor *out, xt_error *error);
 
-/* Bytes that have no tensor: a dtype that the linked LibTorch lacks. */
+/* Bytes that have no tensor: a dtype that the linked LibTorch lacks. They are the list's last view then. */
 xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dtype, xt_error *error);
 
 /* Gives every view its payload, whose key is its number. */

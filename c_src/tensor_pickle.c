@@ -25,27 +25,12 @@ static void put_dtype(xt_pickler *p, xt_dtype dtype) {
   xt_put_name(p, "torch", 5, name, strlen(name));
 }
 
-static void put_location(xt_pickler *p, const xt_tensor *tensor) {
-  char text[32] = "cpu";
-  if (tensor && tensor->info.device.type == XT_DEVICE_CUDA)
-    snprintf(text, sizeof text, "cuda:%d", tensor->info.device.index < 0 ? 0 : tensor->info.device.index);
-  if (tensor && tensor->info.device.type == XT_DEVICE_MPS) snprintf(text, sizeof text, "mps");
-  xt_put_text(p, text, strlen(text));
-}
-
-/* ('storage', class, key, location, numel[, None]); an untyped storage counts bytes. */
-static void put_storage(xt_pickler *p, const xt_save_tensors *s, const xt_save_view *view, const char *class,
-                        bool views) {
-  const xt_payload *payload = &s->payloads[view->payload];
-  xt_put_mark(p);
-  xt_put_text(p, "storage", 7);
-  xt_put_global(p, class ? class : "torch.storage\nUntypedStorage\n");
-  xt_put_text(p, payload->key, strlen(payload->key));
-  put_location(p, view->handle);
-  xt_put_int(p, class ? payload->numel : (int64_t)payload->bytes);
-  if (views) xt_put_none(p);
-  xt_put_tuple(p);
-  xt_put_persistent(p);
+/* ('storage', class, …) and the offset in it */
+static void put_storage(xt_draft *d, size_t view, const char *class) {
+  xt_put_mark(&d->pickle);
+  xt_put_text(&d->pickle, "storage", 7);
+  xt_put_global(&d->pickle, class ? class : "torch.storage\nUntypedStorage\n");
+  xt_draft_gap(d, view, !class);
 }
 
 /* What is brought to the CPU for saving is contiguous then. */
@@ -61,34 +46,33 @@ static const int64_t *strides_of(const xt_save_view *view, int64_t *room) {
 }
 
 /* storage, offset, size, stride */
-static void put_view(xt_pickler *p, const xt_save_tensors *s, const xt_save_view *view, const char *class, bool views) {
+static void put_view(xt_draft *d, const xt_save_tensors *s, size_t view, const char *class) {
   int64_t strides[XT_MAX_DIMS];
-  const xt_tensor_info *info = &view->handle->info;
-  put_storage(p, s, view, class, views);
-  xt_put_int(p, view->offset);
-  put_dims(p, info->sizes, info->ndim);
-  put_dims(p, strides_of(view, strides), info->ndim);
+  const xt_tensor_info *info = &s->views[view].handle->info;
+  put_storage(d, view, class);
+  put_dims(&d->pickle, info->sizes, info->ndim);
+  put_dims(&d->pickle, strides_of(&s->views[view], strides), info->ndim);
 }
 
-static void put_strided(xt_pickler *p, const xt_save_tensors *s, const xt_save_view *view, bool requires_grad,
-                        bool views) {
-  const char *class = xt_storage_class(view->dtype);
-  xt_put_mark(p);
-  put_view(p, s, view, class, views);
-  xt_put_bool(p, requires_grad);
-  put_hooks(p);
-  if (!class) put_dtype(p, view->dtype);
-  xt_put_tuple(p);
+static void put_strided(xt_draft *d, const xt_save_tensors *s, size_t view, bool requires_grad) {
+  xt_dtype dtype = s->views[view].dtype;
+  const char *class = xt_storage_class(dtype);
+  xt_put_mark(&d->pickle);
+  put_view(d, s, view, class);
+  xt_put_bool(&d->pickle, requires_grad);
+  put_hooks(&d->pickle);
+  if (!class) put_dtype(&d->pickle, dtype);
+  xt_put_tuple(&d->pickle);
 }
 
 static const char *function_of(xt_dtype dtype) {
   return xt_storage_class(dtype) ? "torch._utils\n_rebuild_tensor_v2\n" : "torch._utils\n_rebuild_tensor_v3\n";
 }
 
-static void put_part(xt_pickler *p, const xt_save_tensors *s, size_t view, bool views) {
-  xt_put_global(p, function_of(s->views[view].dtype));
-  put_strided(p, s, &s->views[view], false, views);
-  xt_put_reduce(p);
+static void put_part(xt_draft *d, const xt_save_tensors *s, size_t view) {
+  xt_put_global(&d->pickle, function_of(s->views[view].dtype));
+  put_strided(d, s, view, false);
+  xt_put_reduce(&d->pickle);
 }
 
 static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
@@ -99,16 +83,17 @@ static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
 }
 
 /* layout, (indices, values, size, coalesced) or (compressed, plain, values, size) */
-static void put_sparse(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *t, bool views) {
+static void put_sparse(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   static const char *const names[] = {
       "", "torch.sparse_coo", "torch.sparse_csr", "", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"};
   const char *name = names[t->tensor->info.layout];
+  xt_pickler *p = &d->pickle;
   xt_put_global(p, "torch.serialization\n_get_layout\n");
   xt_put_text(p, name, strlen(name));
   xt_put_tuple_of(p, 1);
   xt_put_reduce(p);
   xt_put_mark(p);
-  for (int i = 0; i < t->view_count; i++) put_part(p, s, t->views[i], views);
+  for (int i = 0; i < t->view_count; i++) put_part(d, s, t->views[i]);
   xt_put_global(p, "torch\nSize\n");
   put_dims(p, t->tensor->info.sizes, t->tensor->info.ndim);
   xt_put_tuple_of(p, 1);
@@ -117,14 +102,14 @@ static void put_sparse(xt_pickler *p, const xt_save_tensors *s, const xt_save_te
   xt_put_tuple(p);
 }
 
-static void put_quantized(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *t, bool views) {
-  const xt_save_view *view = &s->views[t->views[0]];
-  put_view(p, s, view, xt_storage_class(t->tensor->info.dtype), views);
+static void put_quantized(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+  xt_pickler *p = &d->pickle;
+  put_view(d, s, t->views[0], xt_storage_class(t->tensor->info.dtype));
   if (t->view_count > 1) {
     xt_put_mark(p);
     xt_put_global(p, "torch\nper_channel_affine\n");
-    put_part(p, s, t->views[1], views);
-    put_part(p, s, t->views[2], views);
+    put_part(d, s, t->views[1]);
+    put_part(d, s, t->views[2]);
     xt_put_int(p, t->axis);
     xt_put_tuple(p);
   } else {
@@ -137,44 +122,45 @@ static void put_quantized(xt_pickler *p, const xt_save_tensors *s, const xt_save
   put_hooks(p);
 }
 
-void xt_put_saved_function(xt_pickler *p, const xt_save_tensor *t) {
+void xt_put_saved_function(xt_draft *d, const xt_save_tensor *t) {
+  xt_pickler *p = &d->pickle;
   switch (t->kind) {
   case XT_SAVE_META: xt_put_global(p, "torch._utils\n_rebuild_meta_tensor_no_storage\n"); break;
   case XT_SAVE_SPARSE: xt_put_global(p, "torch._utils\n_rebuild_sparse_tensor\n"); break;
   case XT_SAVE_QUANTIZED: xt_put_global(p, "torch._utils\n_rebuild_qtensor\n"); break;
-  default: xt_put_global(p, function_of(t->tensor->info.dtype)); break;
+  case XT_SAVE_STRIDED: xt_put_global(p, function_of(t->tensor->info.dtype)); break;
   }
 }
 
-void xt_put_saved_args(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *t, bool views) {
+void xt_put_saved_args(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   if (t->kind == XT_SAVE_STRIDED) {
-    put_strided(p, s, &s->views[t->views[0]], t->tensor->requires_grad, views);
+    put_strided(d, s, t->views[0], t->tensor->requires_grad);
     return;
   }
-  xt_put_mark(p);
-  if (t->kind == XT_SAVE_META) put_meta(p, t->tensor);
-  else if (t->kind == XT_SAVE_SPARSE) put_sparse(p, s, t, views);
-  else put_quantized(p, s, t, views);
-  xt_put_tuple(p);
+  xt_put_mark(&d->pickle);
+  if (t->kind == XT_SAVE_META) put_meta(&d->pickle, t->tensor);
+  else if (t->kind == XT_SAVE_SPARSE) put_sparse(d, s, t);
+  else put_quantized(d, s, t);
+  xt_put_tuple(&d->pickle);
 }
 
-void xt_put_saved_tensor(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *t, bool views) {
-  xt_put_saved_function(p, t);
-  xt_put_saved_args(p, s, t, views);
-  xt_put_reduce(p);
+void xt_put_saved_tensor(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+  xt_put_saved_function(d, t);
+  xt_put_saved_args(d, s, t);
+  xt_put_reduce(&d->pickle);
 }
 
-void xt_put_saved_bytes(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *t, xt_dtype dtype,
-                        const int64_t *sizes, const int64_t *strides, int ndim, bool views) {
+void xt_put_saved_bytes(xt_draft *d, const xt_save_tensors *s, const int64_t *sizes, const int64_t *strides, int ndim) {
+  xt_pickler *p = &d->pickle;
+  size_t view = s->view_count - 1;
   xt_put_global(p, "torch._utils\n_rebuild_tensor_v3\n");
   xt_put_mark(p);
-  put_storage(p, s, &s->views[t->views[0]], NULL, views);
-  xt_put_int(p, s->views[t->views[0]].offset);
+  put_storage(d, view, NULL);
   put_dims(p, sizes, ndim);
   put_dims(p, strides, ndim);
   xt_put_bool(p, false);
   put_hooks(p);
-  put_dtype(p, dtype);
+  put_dtype(p, s->views[view].dtype);
   xt_put_tuple(p);
   xt_put_reduce(p);
 }

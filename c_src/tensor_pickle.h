@@ -2,19 +2,17 @@
 #ifndef XT_TENSOR_PICKLE_H
 #define XT_TENSOR_PICKLE_H
 
-#include "core/pickler.h"
-#include "save_tensors.h"
+#include "draft.h"
+
+/* The function that makes a tensor again, and the tuple of its arguments. */
+void xt_put_saved_function(xt_draft *d, const xt_save_tensor *tensor);
+void xt_put_saved_args(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *tensor);
 
 /* function · args · REDUCE */
-void xt_put_saved_tensor(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, bool views);
+void xt_put_saved_tensor(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *tensor);
 
-/* Its two parts: the function's name, and the tuple of arguments. */
-void xt_put_saved_function(xt_pickler *p, const xt_save_tensor *tensor);
-void xt_put_saved_args(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, bool views);
-
-/* A tensor of a dtype that the linked LibTorch lacks. */
-void xt_put_saved_bytes(xt_pickler *p, const xt_save_tensors *s, const xt_save_tensor *tensor, xt_dtype dtype,
-                        const int64_t *sizes, const int64_t *strides, int ndim, bool views);
+/* The same for bytes of a dtype that the linked LibTorch lacks, which are the list's last view. */
+void xt_put_saved_bytes(xt_draft *d, const xt_save_tensors *s, const int64_t *sizes, const int64_t *strides, int ndim);
 
 /* "f4" of float32; false where numpy has no such dtype. */
 bool xt_numpy_code(xt_dtype dtype, char code[8]);

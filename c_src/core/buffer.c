@@ -27,7 +27,6 @@ void xt_buffer_put(xt_buffer *b, const void *data, size_t size) {
 }
 
 void xt_buffer_text(xt_buffer *b, const char *text) { xt_buffer_put(b, text, strlen(text)); }
-void xt_buffer_byte(xt_buffer *b, uint8_t byte) { xt_buffer_put(b, &byte, 1); }
 
 void xt_buffer_fill(xt_buffer *b, uint8_t byte, size_t count) {
   uint8_t *to = xt_buffer_room(b, count);
