@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "reaper.h"
+#include "spare.h"
+
 /* A header stands right before every block. Large blocks are mappings of their own:
  *
  *   map ……… [header] data (2 MiB aligned) …………… end
@@ -17,8 +20,7 @@ enum {
   ALIGNMENT = 64, /* also the room of the header, so that data keeps the alignment */
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20, /* from here on a block is a mapping */
-  SLICE = 4 << 20  /* a few MiB are given back in about a millisecond */
+  LARGE = 1 << 20 /* from here on a block is a mapping */
 };
 _Static_assert(sizeof(header) <= ALIGNMENT, "the header fits its room");
 
@@ -53,16 +55,22 @@ static void *alloc_small(size_t size) {
   return start + ALIGNMENT;
 }
 
+static void *as_block(xt_block block, size_t size) {
+  *header_of(block.data) = (header){size, block.map, block.map_size};
+  return block.data;
+}
+
 static void *alloc_large(size_t size) {
   size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
   size_t map_size = size + align + PAGE;
+  xt_block block;
   if (map_size < size) return NULL;
+  if (align == HUGE_PAGE && xt_spare_take(size, &block)) return as_block(block, size);
   char *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) return NULL;
   char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
   if (align == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
-  *header_of(data) = (header){size, map, map_size};
-  return data;
+  return as_block((xt_block){map, map_size, data}, size);
 }
 
 void *xt_memory_alloc(size_t size) {
@@ -83,13 +91,9 @@ void *xt_memory_alloc(size_t size) {
 }
 
 static void free_large(const header *large, char *data) {
-  /* The copy outlives the page it was read from. */
-  header map = *large;
-  for (size_t at = 0; at < map.size; at += SLICE) {
-    size_t length = map.size - at < SLICE ? map.size - at : SLICE;
-    madvise(data + at, length, MADV_DONTNEED);
-  }
-  munmap(map.map, map.map_size);
+  xt_block block = {large->map, large->map_size, data};
+  if (large->size < HUGE_PAGE || !xt_spare_put(block)) xt_block_free(block);
+  else xt_reaper_wake(); /* it sees to it that nothing is spared for long */
 }
 
 void xt_memory_free(void *block) {

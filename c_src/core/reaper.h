@@ -17,6 +17,9 @@ bool xt_reaper_start(void);
 
 void xt_reaper_push(xt_reapable *item);
 
+/* A block was spared (spare.h): the thread gives it back if nobody takes it. */
+void xt_reaper_wake(void);
+
 /* How much was pushed since the start. */
 uint64_t xt_reaper_pushed(void);
 

@@ -12,7 +12,9 @@ defmodule ExTorch.Memory do
     * a *budget*: a call that would exceed it collects the garbage of its process, waits for what is being freed, tries
       again, and then fails with `:limit` instead of taking the machine down.
 
-  Memory is freed on a thread of its own, never on a scheduler. `ExTorch.Tensor.release/1` gives it back at once.
+  Memory is freed on a thread of its own, never on a scheduler. `ExTorch.Tensor.release/1` gives it back at once. Up to
+  32 MiB that were just freed stay with the process for about a second, beside the counters, for the next tensor of that
+  size: clearing fresh memory takes longer than filling it.
   """
 
   alias ExTorch.{Config, Native}

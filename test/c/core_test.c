@@ -19,6 +19,7 @@
 
 #include "../../c_src/core/probe.h"
 #include "../../c_src/core/reaper.h"
+#include "../../c_src/core/spare.h"
 #include "../../c_src/core/suggest.h"
 #include "check.h"
 
@@ -225,6 +226,36 @@ static void prefault(void) {
   CHECK(atomic_load(&xt_memory_live.bytes) == bytes);
 }
 
+/* A freed block serves the next one of its size or less; what does not fit goes before fresh memory is taken, and
+ * nothing is spared for long. */
+static void spares(void) {
+  xt_block block;
+  char *first = xt_memory_alloc(9 << 20);
+  memset(first, 1, 9 << 20);
+  xt_memory_free(first);
+  char *second = xt_memory_alloc(5 << 20);
+  CHECK(second == first);
+  memset(second, 2, 5 << 20);
+  xt_memory_free(second);
+  char *larger = xt_memory_alloc(7 << 20); /* what the second did not need is gone */
+  memset(larger, 3, 7 << 20);
+  CHECK(!xt_spare_take(1, &block));
+  xt_memory_free(larger);
+  void *many[12];
+  for (int i = 0; i < 12; i++) many[i] = xt_memory_alloc((size_t)(3 + i) << 20);
+  for (int i = 0; i < 12; i++) xt_memory_free(many[i]);
+  for (int i = 0; i < 12; i++) memset(many[i] = xt_memory_alloc((size_t)(14 - i) << 20), i, (size_t)(14 - i) << 20);
+  for (int i = 0; i < 12; i++) CHECK(*(char *)many[i] == i);
+  for (int i = 0; i < 12; i++) xt_memory_free(many[i]);
+  void *huge = xt_memory_alloc(100 << 20);
+  CHECK(!xt_spare_take(1, &block));
+  xt_memory_free(huge); /* too large to be spared */
+  CHECK(!xt_spare_take(1, &block));
+  xt_memory_free(xt_memory_alloc(2 << 20));
+  nanosleep(&(struct timespec){2, 0}, NULL);
+  CHECK(!xt_spare_age());
+}
+
 static void keep(void *owner) { atomic_fetch_add((atomic_int *)owner, 1); }
 static void let_go(void *owner) { atomic_fetch_sub((atomic_int *)owner, 1); }
 
@@ -261,8 +292,8 @@ static void calls(void) {
 }
 
 int main(void) {
-  void (*const tests[])(void) = {errors, dtypes,  elements, memory,   reaper,   frozen,
-                                 arena,  suggest, probe,    prefault, checksum, calls};
+  void (*const tests[])(void) = {errors,  dtypes, elements, memory, reaper,   frozen, arena,
+                                 suggest, probe,  prefault, spares, checksum, calls};
   size_t count = sizeof tests / sizeof *tests;
   for (size_t i = 0; i < count; i++) tests[i]();
   printf("core: %zu passed, 0 failed\n", count);
