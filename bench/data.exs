@@ -188,6 +188,31 @@ defmodule Bench.Data do
     """
   end
 
+  @doc """
+  Runs a plain loop (limits.c) in an OS process of its own: its milliseconds, and those that 99.9 % of the gaps of a ticker
+  in this VM are below meanwhile. Whatever disturbs the ticker then is the machine's doing.
+  """
+  def limit(program, args) do
+    port =
+      Port.open({:spawn_executable, program}, [:binary, :exit_status, line: 1000, args: args])
+
+    "ready" = line(port)
+    {worst, _} = Code.eval_string(ticker() <> "\nworst")
+    Port.command(port, "\n")
+    ms = port |> line() |> String.to_float()
+    worst = worst.()
+
+    receive do
+      {^port, {:exit_status, 0}} -> {ms, worst}
+    end
+  end
+
+  defp line(port) do
+    receive do
+      {^port, {:data, {:eol, line}}} -> line
+    end
+  end
+
   def milliseconds(fun) do
     {time, _} = :timer.tc(fun)
     time / 1000
@@ -211,6 +236,13 @@ defmodule Bench.Data do
       ExTorch.Memory.collect()
       time
     end
+  end
+
+  def show_ticker(worst, calm) do
+    IO.puts(
+      "a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(worst, 2)} ms; " <>
+        "beside the plain loop in another process #{Float.round(calm, 2)} ms"
+    )
   end
 
   def show(label, ms, note \\ ""),

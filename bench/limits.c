@@ -2,8 +2,10 @@
  *
  *   limits FILE         reads it into fresh huge pages and prints the milliseconds that took
  *   limits FILE BYTES   writes so much memory to it in pieces of 1 MiB and prints the same
- *   limits -BYTES       touches so much memory and gives it back: a virtual machine is slow to back what was never used,
- *                       and a process that follows one with small pages pays for making huge ones of them
+ *   limits -BYTES       touches so much memory and gives it back: a virtual machine is slow to back what was never
+ * used, and a process that follows one with small pages pays for making huge ones of them
+ *
+ * The first two say that they are ready, and begin when they are given a line.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,6 +29,13 @@ static double now(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+static void wait_for_go(void) {
+  puts("ready");
+  fflush(stdout);
+  while (getchar() != '\n') {
+  }
+}
+
 static char *touched(size_t size) {
   char *memory = fresh(size);
   for (size_t at = 0; at < size; at += 4096) memory[at] = 1;
@@ -39,6 +48,7 @@ static int write_loop(const char *path, size_t size) {
   munmap(touched(size + size / 2), size + size / 2);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (fd < 0) return 1;
+  wait_for_go();
   double start = now();
   for (size_t at = 0; at < size;) {
     ssize_t wrote = write(fd, memory + at, size - at < 1 << 20 ? size - at : 1 << 20);
@@ -59,6 +69,7 @@ int main(int argc, char **argv) {
   }
   int fd = open(argv[1], O_RDONLY);
   if (fd < 0 || fstat(fd, &file)) return 1;
+  wait_for_go();
   double start = now();
   char *memory = fresh((size_t)file.st_size);
   for (off_t at = 0; at < file.st_size;) {

@@ -57,7 +57,6 @@ fresh = fn mode ->
 end
 
 number = fn text -> text && text |> String.trim() |> String.to_float() end
-plain = fn -> System.cmd(limits, [path]) |> elem(0) |> number.() end
 middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 
 # The sides take turns, each right after 3 GB were touched and given back: a virtual machine is slow to back memory that
@@ -65,10 +64,10 @@ middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 runs =
   for _ <- 1..5 do
     System.cmd(limits, ["-3000000000"])
-    {plain.(), fresh.("read"), number.(Data.python(torch, [path, limits]))}
+    {Data.limit(limits, [path]), fresh.("read"), number.(Data.python(torch, [path, limits]))}
   end
 
-limit = middle.(Enum.map(runs, &elem(&1, 0)))
+limit = middle.(Enum.map(runs, fn {{ms, _}, _, _} -> ms end))
 mine = middle.(Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end))
 theirs = if elem(hd(runs), 2), do: middle.(Enum.map(runs, &elem(&1, 2)))
 
@@ -79,7 +78,8 @@ if theirs, do: Data.show("torch.load", theirs, "#{Float.round(theirs / mine, 2)}
 extra = runs |> Enum.map(fn {_, {_, bytes, _}, _} -> bytes end) |> Enum.max()
 IO.puts("memory: the payload and #{Float.round((extra - size) / 1024 / 1024, 1)} MiB")
 worst = runs |> Enum.map(fn {_, {_, _, ms}, _} -> ms end) |> middle.()
-IO.puts("a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(worst, 2)} ms")
+calm = runs |> Enum.map(fn {{_, ms}, _, _} -> ms end) |> middle.()
+Data.show_ticker(worst, calm)
 {ms, _, _} = fresh.("mmap")
 Data.show("ExTorch.load, mmap: true, nothing touched", ms)
 

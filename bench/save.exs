@@ -54,14 +54,14 @@ list = Enum.join(sizes, ",")
 # Each right after memory was touched and given back: a virtual machine is slow to back what was not used lately.
 runs =
   for _ <- 1..5 do
-    limit = System.cmd(limits, [target, to_string(total)]) |> elem(0) |> number.()
+    limit = Data.limit(limits, [target, to_string(total)])
     {text, 0} = System.cmd("elixir", paths ++ ["-e", ours, target, list, limits])
     [ms, kb, worst] = String.split(text)
     peer = number.(Data.python(theirs, [target, list, limits]))
     {limit, String.to_float(ms), String.to_integer(kb), String.to_float(worst), peer}
   end
 
-limit = middle.(Enum.map(runs, &elem(&1, 0)))
+limit = middle.(Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end))
 mine = middle.(Enum.map(runs, &elem(&1, 1)))
 peer = if elem(hd(runs), 4), do: middle.(Enum.map(runs, &elem(&1, 4)))
 
@@ -75,7 +75,8 @@ if peer, do: Data.show("torch.save", peer, "#{Float.round(peer / mine, 2)} times
 extra = runs |> Enum.map(&elem(&1, 2)) |> Enum.max()
 IO.puts("memory: #{Float.round(extra / 1024, 1)} MiB more at its peak")
 worst = runs |> Enum.map(&elem(&1, 3)) |> middle.()
-IO.puts("a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(worst, 2)} ms")
+calm = runs |> Enum.map(fn run -> run |> elem(0) |> elem(1) end) |> middle.()
+Data.show_ticker(worst, calm)
 File.rm(target)
 
 many =
