@@ -137,12 +137,7 @@ defmodule ExTorch do
 
   @doc "The same, raising."
   @spec load!(ExTorch.Checkpoint.source(), keyword()) :: term()
-  def load!(source, opts \\ []) do
-    case load(source, opts) do
-      {:ok, object} -> object
-      {:error, error} -> raise error
-    end
-  end
+  def load!(source, opts \\ []), do: Error.bang!(load(source, opts))
 
   @doc """
   Saves a term to a file that Python's `torch.load` reads: the inverse of `load/2`, structs of `ExTorch.Python` included.
@@ -181,12 +176,7 @@ defmodule ExTorch do
 
   @doc "The same, raising."
   @spec save!(term(), Path.t(), keyword()) :: :ok
-  def save!(term, path, opts \\ []) do
-    case save(term, path, opts) do
-      :ok -> :ok
-      {:error, error} -> raise error
-    end
-  end
+  def save!(term, path, opts \\ []), do: Error.bang!(save(term, path, opts))
 
   # ---- Making tensors ----
 

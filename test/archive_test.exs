@@ -123,6 +123,15 @@ defmodule ExTorch.ArchiveTest do
              Archive.load({:binary, archive(map)}, as: :tensor)
   end
 
+  @tag :tmp_dir
+  test "the raising twins", %{tmp_dir: dir} do
+    path = Path.join(dir, "tensor.pt")
+    assert Archive.save!(ExTorch.tensor([1, 2]), path) == :ok
+    assert path |> Archive.load!() |> Tensor.to_list() == [1, 2]
+    assert reason(fn -> Archive.load!(path <> ".not") end) == :not_found
+    assert reason(fn -> Archive.save!(ExTorch.tensor(1), Path.join(path, "x")) end) == :io
+  end
+
   test "paths, devices, functions, collectables and structs" do
     map = tensors()
     file = path()

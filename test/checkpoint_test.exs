@@ -327,6 +327,10 @@ defmodule ExTorch.CheckpointTest do
     assert "data.pkl" in Checkpoint.records(ckpt)
     assert Checkpoint.read_record(ckpt, "version") == {:ok, "3\n"}
     assert {:error, %{reason: :not_found}} = Checkpoint.read_record(ckpt, "../../etc/passwd")
+    assert Checkpoint.read_storage!(ckpt, "0") == bytes
+    assert Checkpoint.read_storage!(ckpt, "0", 4, 8) == binary_part(bytes, 4, 8)
+    assert Checkpoint.read_record!(ckpt, "version") == "3\n"
+    assert reason(fn -> Checkpoint.read_record!(ckpt, "none") end) == :not_found
 
     assert Checkpoint.metadata(Checkpoint.open!("test/fixtures/1.13.0a0/script.pt")).format ==
              :torchscript

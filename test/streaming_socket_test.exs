@@ -111,6 +111,17 @@ defmodule ExTorch.StreamingSocketTest do
     assert rest == "tail"
   end
 
+  test "the raising twins" do
+    {a, b} = tcp_pair()
+    assert Streaming.send!(%{"n" => 1}, a) == :ok
+    assert Streaming.recv!(b) == {%{"n" => 1}, ""}
+    :gen_tcp.close(a)
+    assert reason(fn -> Streaming.recv!(b) end) == :closed
+    assert reason(fn -> Streaming.send!(%{"n" => 1}, a) end) == :closed
+    assert Streaming.load!(Streaming.save(%{"n" => 1})) == {%{"n" => 1}, ""}
+    assert reason(fn -> Streaming.load!([]) end) == :truncated
+  end
+
   test "the peer closes: before a message, and at every place in it" do
     {a, b} = tcp_pair()
     :gen_tcp.close(a)

@@ -76,6 +76,14 @@ defmodule ExTorch.Archive do
     end
   end
 
+  @doc "The same, raising."
+  @spec save!(
+          Tensor.t() | [Tensor.t()] | %{(String.t() | atom()) => Tensor.t()},
+          writer(),
+          keyword()
+        ) :: :ok | term()
+  def save!(tensors, writer, opts \\ []), do: Error.bang!(save(tensors, writer, opts))
+
   @doc "Loads what `save/3` or C++ saved: `as: :tensor` (the default), `:list` or `:map`."
   @spec load(reader(), keyword()) ::
           {:ok, Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}} | {:error, Error.t()}
@@ -92,6 +100,10 @@ defmodule ExTorch.Archive do
     end
     |> located(reader)
   end
+
+  @doc "The same, raising."
+  @spec load!(reader(), keyword()) :: Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}
+  def load!(reader, opts \\ []), do: Error.bang!(load(reader, opts))
 
   defp located({:error, error}, path) when is_binary(path), do: {:error, %{error | path: path}}
   defp located(result, _other), do: result

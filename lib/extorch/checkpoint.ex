@@ -85,7 +85,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The same, raising."
   @spec open!(source(), keyword()) :: t()
-  def open!(source, opts \\ []), do: bang(open(source, opts))
+  def open!(source, opts \\ []), do: Error.bang!(open(source, opts))
 
   defp open_native(path, opts) when is_binary(path) do
     if path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>) do
@@ -170,7 +170,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The same, raising."
   @spec entry!(t(), name()) :: Entry.t()
-  def entry!(ckpt, name), do: bang(entry(ckpt, name))
+  def entry!(ckpt, name), do: Error.bang!(entry(ckpt, name))
 
   defp not_found(ckpt, name) do
     asked = if is_binary(name), do: name, else: Enum.map_join(name, ".", &to_text/1)
@@ -213,7 +213,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The same, raising."
   @spec object!(t()) :: term()
-  def object!(ckpt), do: bang(object(ckpt))
+  def object!(ckpt), do: Error.bang!(object(ckpt))
 
   @doc """
   What was found, and what the file says of itself:
@@ -280,7 +280,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The same, raising."
   @spec tensor!(t(), name()) :: Tensor.t()
-  def tensor!(ckpt, name), do: bang(tensor(ckpt, name))
+  def tensor!(ckpt, name), do: Error.bang!(tensor(ckpt, name))
 
   defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
     with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, options.verify),
@@ -314,7 +314,7 @@ defmodule ExTorch.Checkpoint do
     ckpt
     |> entries()
     |> Stream.filter(&Options.selected?(only, &1))
-    |> Stream.map(&{&1.name, bang(read(ckpt, &1))})
+    |> Stream.map(&{&1.name, Error.bang!(read(ckpt, &1))})
   end
 
   @doc "The bytes of a storage, as they are in the file. The key is `\"0\"` or `\"data/0\"`."
@@ -340,6 +340,19 @@ defmodule ExTorch.Checkpoint do
   @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_record(%__MODULE__{} = ckpt, name) when is_binary(name),
     do: read_bytes(ckpt, name, 0, nil)
+
+  @doc "The same, raising."
+  @spec read_storage!(t(), String.t()) :: binary()
+  def read_storage!(ckpt, key), do: Error.bang!(read_storage(ckpt, key))
+
+  @doc "The same, raising."
+  @spec read_storage!(t(), String.t(), non_neg_integer(), non_neg_integer()) :: binary()
+  def read_storage!(ckpt, key, offset, length),
+    do: Error.bang!(read_storage(ckpt, key, offset, length))
+
+  @doc "The same, raising."
+  @spec read_record!(t(), String.t()) :: binary()
+  def read_record!(ckpt, name), do: Error.bang!(read_record(ckpt, name))
 
   defp record_name("data/" <> _ = name), do: name
   defp record_name(key), do: "data/" <> key
@@ -388,10 +401,7 @@ defmodule ExTorch.Checkpoint do
     end
   end
 
-  defp ask!(ckpt, nif), do: bang(ask(ckpt, nif))
-
-  defp bang({:ok, value}), do: value
-  defp bang({:error, error}), do: raise(error)
+  defp ask!(ckpt, nif), do: Error.bang!(ask(ckpt, nif))
 end
 
 defimpl Inspect, for: ExTorch.Checkpoint do

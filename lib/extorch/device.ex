@@ -61,12 +61,7 @@ defmodule ExTorch.Device do
 
   @doc "The same, raising."
   @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
-  def memory!(device) do
-    case memory(device) do
-      {:ok, figures} -> figures
-      {:error, error} -> raise error
-    end
-  end
+  def memory!(device), do: Error.bang!(memory(device))
 
   @doc false
   def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device

@@ -97,12 +97,7 @@ defmodule ExTorch.DType do
 
   @doc "The same, raising."
   @spec normalize!(input()) :: dtype()
-  def normalize!(dtype) do
-    case normalize(dtype) do
-      {:ok, name} -> name
-      {:error, error} -> raise error
-    end
-  end
+  def normalize!(dtype), do: ExTorch.Error.bang!(normalize(dtype))
 
   for %{name: name, size: size, kind: kind, nx: nx} <- @rows do
     defp size_of(unquote(name)), do: unquote(size)

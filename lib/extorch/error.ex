@@ -75,4 +75,11 @@ defmodule ExTorch.Error do
 
   @doc false
   def new(reason, message), do: %__MODULE__{reason: reason, message: message}
+
+  # What the twins that raise make of an answer.
+  @doc false
+  def bang!(:ok), do: :ok
+  def bang!({:ok, value}), do: value
+  def bang!({:ok, value, rest}), do: {value, rest}
+  def bang!({:error, error}), do: raise(error)
 end

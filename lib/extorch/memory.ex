@@ -17,7 +17,7 @@ defmodule ExTorch.Memory do
   size: clearing fresh memory takes longer than filling it.
   """
 
-  alias ExTorch.{Config, Native}
+  alias ExTorch.{Config, Error, Native}
 
   @key :extorch_native_bytes
 
@@ -91,12 +91,7 @@ defmodule ExTorch.Memory do
 
   @doc false
   @spec run!((() -> Native.result(value))) :: value when value: term()
-  def run!(nif) do
-    case run(nif) do
-      {:ok, value} -> value
-      {:error, error} -> raise error
-    end
-  end
+  def run!(nif), do: Error.bang!(run(nif))
 
   defp run_again(nif) do
     collect()

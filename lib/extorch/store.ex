@@ -120,25 +120,21 @@ defmodule ExTorch.Store do
 
   @doc "`collect_from/2`, raising."
   @spec collect_from!(t(), term()) :: :ok
-  def collect_from!(store, module), do: bang(collect_from(store, module))
+  def collect_from!(store, module), do: Error.bang!(collect_from(store, module))
 
   @doc "`apply_to/2`, raising."
   @spec apply_to!(t(), term()) :: ApplyResult.t()
-  def apply_to!(store, module), do: bang(apply_to(store, module))
+  def apply_to!(store, module), do: Error.bang!(apply_to(store, module))
 
   @doc "`keys/1`, raising."
   @spec keys!(t()) :: [String.t()]
-  def keys!(store), do: bang(keys(store))
+  def keys!(store), do: Error.bang!(keys(store))
 
   @doc "`entry/2`, raising."
   @spec entry!(t(), String.t()) :: Checkpoint.Entry.t()
-  def entry!(store, name), do: bang(entry(store, name))
+  def entry!(store, name), do: Error.bang!(entry(store, name))
 
   @doc "`tensor/2`, raising."
   @spec tensor!(t(), String.t()) :: Tensor.t()
-  def tensor!(store, name), do: bang(tensor(store, name))
-
-  defp bang(:ok), do: :ok
-  defp bang({:ok, value}), do: value
-  defp bang({:error, error}), do: raise(error)
+  def tensor!(store, name), do: Error.bang!(tensor(store, name))
 end

@@ -108,6 +108,10 @@ defmodule ExTorch.Streaming do
     end
   end
 
+  @doc "The same, raising: the term and the rest."
+  @spec load!(Enumerable.t(), keyword()) :: {term(), binary()}
+  def load!(enumerable, opts \\ []), do: Error.bang!(load(enumerable, opts))
+
   @doc """
   `{name, tensor}` for every tensor of a stream, as each completes: memory holds the tensor at hand and what the consumer
   keeps. What goes wrong is raised.
@@ -176,6 +180,10 @@ defmodule ExTorch.Streaming do
     Socket.send(socket, save(term, opts), timeout)
   end
 
+  @doc "The same, raising."
+  @spec send!(term(), Socket.t(), keyword()) :: :ok
+  def send!(term, socket, opts \\ []), do: Error.bang!(send(term, socket, opts))
+
   @doc """
   Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`.
 
@@ -189,4 +197,8 @@ defmodule ExTorch.Streaming do
     {own, opts} = Keyword.split(opts, [:buffer, :timeout, :chunk])
     Socket.recv(socket, Loader.new(opts), own)
   end
+
+  @doc "The same, raising: the term and the rest."
+  @spec recv!(Socket.t(), keyword()) :: {term(), binary()}
+  def recv!(socket, opts \\ []), do: Error.bang!(recv(socket, opts))
 end

@@ -146,7 +146,7 @@ defmodule ExTorch.Streaming.Socket do
   defp failed(:timeout, what, bytes),
     do: Error.new(:timeout, "the peer took too long for a chunk, after #{what} #{bytes} bytes")
 
-  defp failed(reason, "receiving", 0) when reason in [:closed, :econnreset],
+  defp failed(reason, _what, 0) when reason in [:closed, :econnreset],
     do: Error.new(:closed, "the peer closed the connection, and no message had begun")
 
   defp failed(:closed, what, bytes),
