@@ -9,15 +9,7 @@
 
 #include "../../c_src/core/memory.h"
 #include "check.h"
-
-static long fail_at = -1, allocations;
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-static bool fails(void) { return allocations++ == fail_at; }
-void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *old, size_t size) { return fails() ? NULL : __real_realloc(old, size); }
+#include "failing.h"
 
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
 enum { SPOOL = 1 << 20 };
