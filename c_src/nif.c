@@ -4,7 +4,7 @@
 #include "nif_binary.h"
 #include "nif_blob.h"
 #include "nif_checkpoint.h"
-#include "nif_memory.h"
+#include "nif_collect.h"
 #include "nif_outfile.h"
 #include "nif_save.h"
 #include "nif_stream.h"
@@ -18,7 +18,7 @@ static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
   if (!xt_reaper_start()) return 1;
   if (!xt_tensor_load(env) || !xt_binary_load(env) || !xt_blob_load(env) || !xt_checkpoint_load(env) ||
       !xt_loading_load(env) || !xt_saving_load(env) || !xt_stream_load(env) || !xt_archive_load(env) ||
-      !xt_outfile_load(env) || !xt_memory_load(env))
+      !xt_outfile_load(env) || !xt_collect_load(env))
     return 2;
   return 0;
 }

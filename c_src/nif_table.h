@@ -23,8 +23,8 @@
   X(memory_live, 0, XT_BRIEF)                \
   X(memory_budget, 0, XT_BRIEF)              \
   X(memory_set_budget, 1, XT_BRIEF)          \
-  X(memory_mark, 0, XT_BRIEF)                \
-  X(memory_drain, 2, XT_DIRTY_IO)            \
+  X(collect_mark, 0, XT_BRIEF)               \
+  X(collect_wait, 3, XT_DIRTY_IO)            \
   X(op, 3, XT_BRIEF)                         \
   X(tensor_from_list, 3, XT_BRIEF)           \
   X(tensor_to_list, 1, XT_BRIEF)             \

@@ -1,6 +1,5 @@
 #include "save_tensors.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -75,7 +75,11 @@ bool xt_walk_push_at(xt_walker *w, const xt_task *in, ERL_NIF_TERM term, bool is
   return at && push(w, (xt_task){.term = term, .place = at});
 }
 
-static bool xt_walk_push_key(xt_walker *w, const xt_task *in, ERL_NIF_TERM key) {
+uint32_t xt_walk_place(xt_walker *w, const xt_task *in, ERL_NIF_TERM key) {
+  return new_place(w, (xt_place){in->place, false, key, 0});
+}
+
+static bool push_key(xt_walker *w, const xt_task *in, ERL_NIF_TERM key) {
   return push(w, (xt_task){.term = key, .place = in->place, .is_key = true});
 }
 
@@ -188,7 +192,7 @@ static xt_status put_list(xt_walker *w, const xt_task *t) {
   return XT_STATUS_ok;
 }
 
-xt_status xt_walk_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
+xt_status xt_walk_push_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
@@ -196,8 +200,7 @@ xt_status xt_walk_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
   while (enif_get_list_cell(w->env, list, &head, &list)) {
     if (!enif_get_tuple(w->env, head, &arity, &pair) || arity != 2)
       return xt_walk_refuse(w, t, "the pairs of a dict are {key, value}");
-    if (!xt_walk_push_key(w, t, pair[0]) || !xt_walk_push_at(w, t, pair[1], false, pair[0], 0))
-      return xt_walk_no_memory(w);
+    if (!push_key(w, t, pair[0]) || !xt_walk_push_at(w, t, pair[1], false, pair[0], 0)) return xt_walk_no_memory(w);
   }
   if (!enif_is_empty_list(w->env, list)) return xt_walk_refuse(w, t, "the pairs of a dict are a list");
   xt_walk_turn(w, from);
@@ -208,10 +211,10 @@ xt_status xt_walk_put_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
   xt_put_dict(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
   xt_put_mark(w->out);
-  return xt_walk_push_op(w, 'u') ? xt_walk_pairs(w, t, list) : xt_walk_no_memory(w);
+  return xt_walk_push_op(w, 'u') ? xt_walk_push_pairs(w, t, list) : xt_walk_no_memory(w);
 }
 
-xt_status xt_walk_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool keys_only) {
+xt_status xt_walk_push_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool keys_only) {
   ErlNifMapIterator at;
   ERL_NIF_TERM key, value;
   bool pushed = true, twice = false;
@@ -219,7 +222,7 @@ xt_status xt_walk_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool key
   while (pushed && !twice && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
     twice = is_twice(w, map, key);
     if (!keys_only) pushed = xt_walk_push_at(w, t, value, false, key, 0);
-    pushed = pushed && xt_walk_push_key(w, t, key);
+    pushed = pushed && push_key(w, t, key);
     enif_map_iterator_prev(w->env, &at);
   }
   enif_map_iterator_destroy(w->env, &at);
@@ -233,7 +236,7 @@ static xt_status put_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map) {
   xt_put_dict(w->out);
   if (!size) return XT_STATUS_ok;
   xt_put_mark(w->out);
-  return xt_walk_push_op(w, 'u') ? xt_walk_map(w, t, map, false) : xt_walk_no_memory(w);
+  return xt_walk_push_op(w, 'u') ? xt_walk_push_map(w, t, map, false) : xt_walk_no_memory(w);
 }
 
 static xt_status put_tuple(xt_walker *w, const xt_task *t) {

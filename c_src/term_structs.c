@@ -88,8 +88,8 @@ static xt_status put_object(xt_walker *w, const xt_task *t) {
   }
   if (pushed && dict != xt_am_nil) {
     pushed = xt_walk_push_op(w, 'u');
-    if (pushed && enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_walk_pairs(w, t, pairs);
-    else if (pushed && enif_is_map(w->env, dict)) status = xt_walk_map(w, t, dict, false);
+    if (pushed && enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_walk_push_pairs(w, t, pairs);
+    else if (pushed && enif_is_map(w->env, dict)) status = xt_walk_push_map(w, t, dict, false);
     else return xt_walk_refuse(w, t, "its dict is no map");
     pushed = pushed && xt_walk_push_op(w, '(');
   }
@@ -116,7 +116,7 @@ static xt_status put_set(xt_walker *w, const xt_task *t) {
   if (size) xt_put_mark(w->out);
   if (!xt_walk_push_op(w, 'R') || !xt_walk_push_op(w, 0x85) || (size && !xt_walk_push_op(w, 'e')))
     return xt_walk_no_memory(w);
-  return xt_walk_map(w, t, map, true);
+  return xt_walk_push_map(w, t, map, true);
 }
 
 /* numpy.core.multiarray.scalar(dtype('<f4'), bytes) */
@@ -184,7 +184,8 @@ static xt_status put_raw_tensor(xt_walker *w, const xt_task *t) {
  * itself would be written, or an object's class and arguments. */
 static xt_status put_subclass(xt_walker *w, const xt_task *t) {
   ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor), state = field(w, t->term, xt_am_state), module;
-  xt_task class = {.term = field(w, t->term, xt_am_class), .place = t->place};
+  xt_task class = {.term = field(w, t->term, xt_am_class), .place = xt_walk_place(w, t, xt_am_class)};
+  xt_tensor_resource *resource;
   bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &module) && module == xt_am_module_object;
   xt_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
   xt_put_mark(w->out);
@@ -194,8 +195,9 @@ static xt_status put_subclass(xt_walker *w, const xt_task *t) {
     pushed = pushed && xt_walk_push_at(w, t, field(w, inner, xt_am_args), false, xt_am_args, 0) &&
              xt_walk_push_at(w, t, class.term, false, xt_am_class, 0) &&
              xt_walk_push_at(w, t, field(w, inner, xt_am_class), false, xt_am_class, 0);
-  if (!pushed) return xt_walk_no_memory(w);
+  if (!pushed || !class.place) return xt_walk_no_memory(w);
   if (object) return XT_STATUS_ok;
+  if (!xt_get_tensor(w->env, inner, &resource)) return xt_walk_refuse(w, t, "its tensor is none");
   xt_save_tensor tensor;
   xt_status status = add_tensor(w, t, inner, &tensor);
   if (status != XT_STATUS_ok) return status;
@@ -223,6 +225,6 @@ xt_status xt_walk_put_struct(xt_walker *w, const xt_task *t, ERL_NIF_TERM module
     return xt_walk_refuse(w, t,
                           "a bare storage is only a name; make a tensor of its bytes (Checkpoint.read_storage/2)");
   char text[256];
-  enif_snprintf(text, sizeof text, "a struct of %T; xt_walk_turn it into a map or a tensor first", module);
+  enif_snprintf(text, sizeof text, "a struct of %T; turn it into a map or a tensor first", module);
   return xt_walk_refuse(w, t, text);
 }

@@ -44,6 +44,9 @@ xt_status xt_walk_no_memory(xt_walker *w);
 bool xt_walk_push_op(xt_walker *w, uint8_t opcode);
 bool xt_walk_push_at(xt_walker *w, const xt_task *in, ERL_NIF_TERM term, bool is_index, ERL_NIF_TERM key, size_t index);
 
+/* The part of what is at hand that this key names; 0 without memory. */
+uint32_t xt_walk_place(xt_walker *w, const xt_task *in, ERL_NIF_TERM key);
+
 /* Tasks come off last first, so what a list holds is turned round once it is pushed. */
 void xt_walk_turn(xt_walker *w, size_t from);
 
@@ -51,8 +54,8 @@ xt_status xt_walk_put_text(xt_walker *w, const xt_task *t, const char *text, siz
 
 /* A list of {key, value}: as a dict, or into the dict below the mark. */
 xt_status xt_walk_put_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list);
-xt_status xt_walk_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list);
-xt_status xt_walk_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool keys_only);
+xt_status xt_walk_push_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list);
+xt_status xt_walk_push_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool keys_only);
 
 /* A struct: ours, or refused. */
 xt_status xt_walk_put_struct(xt_walker *w, const xt_task *t, ERL_NIF_TERM module);

@@ -316,7 +316,13 @@ defmodule ExTorch.SaveTest do
           {%{"a" => [1, %{b: self()}]}, ~s(term["a"][1][b])},
           {[1, make_ref()], "term[1]"},
           {fn -> 1 end, "function"},
-          {%{"d" => ~D[2024-01-01]}, "Date"},
+          {%{"d" => ~D[2024-01-01]},
+           ~s(term["d"] cannot be saved: a struct of 'Elixir.Date'; turn it into a map)},
+          {%Python.TensorSubclass{class: 1, tensor: ExTorch.tensor(1)}, "term[class]"},
+          {%Python.TensorSubclass{
+             class: %Python.Global{module: "a", name: "b"},
+             tensor: 5
+           }, "its tensor is none"},
           {%{"b" => <<255, 255>>}, "UTF-8"},
           {%{"b" => <<1::3>>}, "bitstring"},
           {[1 | 2], "improper"},

@@ -139,6 +139,36 @@ defmodule ExTorch.StreamingTest do
              Enum.into(["<html>", String.duplicate(" ", 2000)], Streaming.loader())
   end
 
+  test "what changes between two chunks is saved as it is then" do
+    for chunk <- [1_000_000, 1024 * 1024] do
+      changed = changing(ExTorch.zeros({4 * 1024 * 1024}), chunk)
+      assert {:ok, %{"t" => _}} = ExTorch.load({:binary, changed}, verify: true)
+    end
+  end
+
+  # Adds one in place after the fourth chunk.
+  defp changing(tensor, chunk) do
+    stream = Streaming.save(%{"t" => tensor}, format: :zip, chunk: chunk)
+    step = fn part, _ -> {:suspend, part |> IO.iodata_to_binary() |> :binary.copy()} end
+    go_on(&Enumerable.reduce(stream, &1, step), tensor, [], 0)
+  end
+
+  defp go_on(next, tensor, parts, n) do
+    case next.({:cont, nil}) do
+      {:suspended, part, next} ->
+        if n == 3 do
+          Process.sleep(5)
+          Memory.collect()
+          ExTorch.op("add_", [tensor, 1.0])
+        end
+
+        go_on(next, tensor, [parts | part], n + 1)
+
+      {_done, _} ->
+        IO.iodata_to_binary(parts)
+    end
+  end
+
   test "an enumerable is asked for no more than is needed" do
     bytes = binary(%{a: 1}, [])
     endless = Stream.concat([bytes], Stream.repeatedly(fn -> raise "asked" end))

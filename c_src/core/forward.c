@@ -7,7 +7,6 @@
 
 #include "cursor.h"
 #include "format.h"
-#include "idle.h"
 #include "memory.h"
 #include "prefault.h"
 #include "sniff.h"
@@ -268,7 +267,7 @@ static xt_status receive(xt_forward *f, const uint8_t *data, size_t size, size_t
   f->received += n;
   if (f->left) return status;
   xt_region *region = f->region;
-  if (region && f->touched) xt_idle_forget(region);
+  if (region && f->touched) xt_prefault_forget(region);
   f->region = NULL;
   f->receiving = false;
   xt_forward_complete(f, f->storage, region);
@@ -381,7 +380,7 @@ void xt_forward_free(xt_forward *f) {
   free(f->regions);
   free(f->wanted);
   free(f->came);
-  if (f->region && f->touched) xt_idle_forget(f->region);
+  if (f->region && f->touched) xt_prefault_forget(f->region);
   xt_region_drop(f->region);
   xt_region_drop(f->spool);
   xt_buffer_free(&f->held);

@@ -1,39 +1,52 @@
 #include "idle.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
 #include <time.h>
 
 enum { ROOM = 16, BREATH_NS = 100000 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t change = PTHREAD_COND_INITIALIZER, free_hand = PTHREAD_COND_INITIALIZER;
-static xt_idle_job waiting[ROOM]; /* a ring */
-static unsigned first, count;
+/* free --give--> taken --> waiting --the thread--> in hand --> free; waiting --forget--> taken --> free.
+ *
+ * No locks: this thread may be put aside while it holds one, and then everybody would wait for it. */
+enum { FREE, TAKEN, WAITING, IN_HAND };
+
+typedef struct {
+  atomic_int state;
+  atomic_bool forgotten;
+  _Atomic(const void *) subject; /* the job's, also for those who only look */
+  atomic_uint_least64_t number;  /* the lowest is the oldest */
+  xt_idle_job job;
+} slot;
+
+static slot slots[ROOM];
+static atomic_uint_least64_t numbers;
+static sem_t given;
 static bool running;
-static const void *in_hand;
-static atomic_bool forgotten; /* what is in hand */
 
 void xt_idle_breathe(void) { nanosleep(&(struct timespec){0, BREATH_NS}, NULL); }
 
-static xt_idle_job next(void) {
-  pthread_mutex_lock(&lock);
-  while (!count) pthread_cond_wait(&change, &lock);
-  xt_idle_job job = waiting[first];
-  first = (first + 1) % ROOM;
-  count--;
-  in_hand = job.subject;
-  atomic_store(&forgotten, false);
-  pthread_mutex_unlock(&lock);
-  return job;
+static bool change(slot *s, int from, int to) { return atomic_compare_exchange_strong(&s->state, &from, to); }
+
+static void end(slot *s) {
+  s->job.drop(s->job.subject);
+  atomic_store(&s->subject, NULL);
+  atomic_store(&s->state, FREE);
 }
 
-static void let_go(xt_idle_job job) {
-  job.drop(job.subject);
-  pthread_mutex_lock(&lock);
-  in_hand = NULL;
-  pthread_cond_broadcast(&free_hand);
-  pthread_mutex_unlock(&lock);
+static slot *oldest(void) {
+  slot *found = NULL;
+  for (int i = 0; i < ROOM; i++)
+    if (atomic_load(&slots[i].state) == WAITING &&
+        (!found || atomic_load(&slots[i].number) < atomic_load(&found->number)))
+      found = &slots[i];
+  return found;
 }
 
 static void *work(void *unused) {
@@ -41,16 +54,28 @@ static void *work(void *unused) {
   /* Wakes of any other thread go to this thread's core as if it were idle. Without that it must not run. */
   bool allowed = !pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
   for (;;) {
-    xt_idle_job job = next();
-    if (allowed) job.run(job.subject, job.from, job.to, &forgotten);
-    let_go(job);
+    while (sem_wait(&given) && errno == EINTR) {
+    }
+    slot *s = oldest();
+    if (!s || !change(s, WAITING, IN_HAND)) continue; /* it was forgotten */
+    if (allowed) s->job.run(s->job.subject, s->job.from, s->job.to, &s->forgotten);
+    end(s);
   }
   return unused;
+}
+
+/* The jobs fault pages in. Only since Linux 6.4 that holds no lock of the whole address space. */
+static bool faults_alone(void) {
+  struct utsname system;
+  int major = 0, minor = 0;
+  if (uname(&system) || sscanf(system.release, "%d.%d", &major, &minor) != 2) return false;
+  return !strcmp(system.sysname, "Linux") && (major > 6 || (major == 6 && minor >= 4));
 }
 
 static void start(void) {
   pthread_attr_t attributes;
   pthread_t thread;
+  if (!faults_alone() || sem_init(&given, 0, 0)) return;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   running = !pthread_create(&thread, &attributes, work, NULL);
@@ -61,39 +86,36 @@ static void start(void) {
 bool xt_idle_give(xt_idle_job job) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start);
-  pthread_mutex_lock(&lock);
-  bool taken = running && count < ROOM;
-  if (taken) {
-    waiting[(first + count++) % ROOM] = job;
-    pthread_cond_signal(&change);
+  for (int i = 0; running && i < ROOM; i++) {
+    slot *s = &slots[i];
+    if (!change(s, FREE, TAKEN)) continue;
+    s->job = job;
+    atomic_store(&s->subject, job.subject);
+    atomic_store(&s->forgotten, false);
+    atomic_store(&s->number, atomic_fetch_add(&numbers, 1));
+    atomic_store(&s->state, WAITING);
+    sem_post(&given);
+    return true;
   }
-  pthread_mutex_unlock(&lock);
-  return taken;
+  return false;
 }
 
+/* A slot may get another subject while it is looked at. That one is then forgotten too, which costs only the help. */
 void xt_idle_forget(const void *subject) {
-  xt_idle_job gone[ROOM];
-  unsigned n = 0, kept = 0;
-  pthread_mutex_lock(&lock);
-  for (unsigned i = 0; i < count; i++) {
-    xt_idle_job job = waiting[(first + i) % ROOM];
-    if (job.subject == subject) gone[n++] = job;
-    else waiting[(first + kept++) % ROOM] = job;
+  for (int i = 0; i < ROOM; i++) {
+    slot *s = &slots[i];
+    if (atomic_load(&s->subject) != subject) continue;
+    if (change(s, WAITING, TAKEN)) end(s);
+    else atomic_store(&s->forgotten, true);
   }
-  count = kept;
-  if (in_hand == subject) atomic_store(&forgotten, true);
-  pthread_mutex_unlock(&lock);
-  while (n--) gone[n].drop(gone[n].subject);
+}
+
+static bool holds_forgotten(void) {
+  for (int i = 0; i < ROOM; i++)
+    if (atomic_load(&slots[i].state) == IN_HAND && atomic_load(&slots[i].forgotten)) return true;
+  return false;
 }
 
 void xt_idle_settle(int timeout_ms) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += timeout_ms / 1000;
-  until.tv_nsec += timeout_ms % 1000 * 1000000l;
-  if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-  pthread_mutex_lock(&lock);
-  while (in_hand && atomic_load(&forgotten) && !pthread_cond_timedwait(&free_hand, &lock, &until)) {
-  }
-  pthread_mutex_unlock(&lock);
+  for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) xt_idle_breathe();
 }

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "idle.h"
 #include "memory.h"
 
 enum {
@@ -172,7 +171,7 @@ static xt_status read_piece(xt_loader *l, xt_error *error) {
   if (status != XT_STATUS_ok || l->at < record->size) return status;
   if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
   if (status != XT_STATUS_ok) return status;
-  if (l->helped) xt_idle_forget(l->region);
+  if (l->helped) xt_prefault_forget(l->region);
   finish(l, l->order[l->next - 1], l->region);
   l->region = NULL;
   return status;
@@ -242,7 +241,7 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
 
 void xt_loader_free(xt_loader *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) {
-    if (l->helped && l->regions[i]) xt_idle_forget(l->regions[i]);
+    if (l->helped && l->regions[i]) xt_prefault_forget(l->regions[i]);
     xt_region_drop(l->regions[i]);
   }
   free(l->regions);

@@ -3,26 +3,15 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "reaper.h"
 #include "spare.h"
 
-/* A header stands right before every block. Large blocks are mappings of their own:
- *
- *   map ……… [header] data (2 MiB aligned) …………… end
- */
-typedef struct {
-  size_t size; /* what the caller asked for, and what is counted */
-  void *map;   /* NULL: the block came from malloc */
-  size_t map_size;
-} header;
-
+/* A description stands right before the data: of small memory, which comes from malloc, only its size. */
 enum {
-  ALIGNMENT = 64, /* also the room of the header, so that data keeps the alignment */
+  ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20 /* from here on a block is a mapping */
+  LARGE = 1 << 20 /* from here on memory is a mapping */
 };
-_Static_assert(sizeof(header) <= ALIGNMENT, "the header fits its room");
 
 xt_memory_counters xt_memory_live;
 static atomic_int_least64_t budget = INT64_MAX;
@@ -46,31 +35,34 @@ int64_t xt_memory_taken(void) {
 
 void xt_memory_add_taken(int64_t bytes) { taken += bytes; }
 
-static header *header_of(void *block) { return (header *)((char *)block - ALIGNMENT); }
+static xt_block *block_of(void *data) { return (xt_block *)((char *)data - XT_BLOCK_ROOM); }
 
 static void *alloc_small(size_t size) {
-  char *start = NULL;
-  if (posix_memalign((void **)&start, ALIGNMENT, ALIGNMENT + size)) return NULL;
-  *(header *)start = (header){size, NULL, 0};
-  return start + ALIGNMENT;
+  xt_block *block = NULL;
+  if (posix_memalign((void **)&block, ALIGNMENT, ALIGNMENT + size)) return NULL;
+  *block = (xt_block){.size = size};
+  return xt_block_data(block);
 }
 
-static void *as_block(xt_block block, size_t size) {
-  *header_of(block.data) = (header){size, block.map, block.map_size};
-  return block.data;
-}
-
-static void *alloc_large(size_t size) {
+static xt_block *map_block(size_t size) {
   size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
   size_t map_size = size + align + PAGE;
-  xt_block block;
   if (map_size < size) return NULL;
-  if (align == HUGE_PAGE && xt_spare_take(size, &block)) return as_block(block, size);
   char *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) return NULL;
   char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
   if (align == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
-  return as_block((xt_block){map, map_size, data}, size);
+  xt_block *block = block_of(data);
+  *block = (xt_block){.map = map, .map_size = map_size};
+  return block;
+}
+
+static void *alloc_large(size_t size) {
+  xt_block *block = size >= HUGE_PAGE ? xt_spare_take(size) : NULL;
+  if (!block) block = map_block(size);
+  if (!block) return NULL;
+  block->size = size;
+  return xt_block_data(block);
 }
 
 void *xt_memory_alloc(size_t size) {
@@ -80,26 +72,21 @@ void *xt_memory_alloc(size_t size) {
     atomic_fetch_sub(&xt_memory_live.bytes, wanted);
     return NULL;
   }
-  void *block = size >= LARGE ? alloc_large(size) : alloc_small(size);
-  if (!block) {
+  void *data = size >= LARGE ? alloc_large(size) : alloc_small(size);
+  if (!data) {
     refused = XT_REFUSED_MACHINE;
     atomic_fetch_sub(&xt_memory_live.bytes, wanted);
     return NULL;
   }
   taken += wanted;
-  return block;
+  return data;
 }
 
-static void free_large(const header *large, char *data) {
-  xt_block block = {large->map, large->map_size, data};
-  if (large->size < HUGE_PAGE || !xt_spare_put(block)) xt_block_free(block);
-  else xt_reaper_wake(); /* it sees to it that nothing is spared for long */
-}
-
-void xt_memory_free(void *block) {
-  if (!block) return;
-  header *head = header_of(block);
-  atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)head->size);
-  if (head->map) free_large(head, block);
-  else free(head);
+void xt_memory_free(void *data) {
+  if (!data) return;
+  xt_block *block = block_of(data);
+  atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)block->size);
+  if (!block->map) free(block);
+  else if (block->size < HUGE_PAGE) xt_block_free(block);
+  else xt_spare_put(block);
 }

@@ -25,10 +25,10 @@ void xt_memory_set_budget(int64_t bytes);
 int64_t xt_memory_budget(void);
 
 /* Uninitialised memory, 64-byte aligned; blocks of several MiB start on a huge page. NULL when the budget or the
- * machine has no more: xt_memory_refused tells which (and resets the answer). A few MiB that were just freed are kept
- * for about a second (spare.h), beside the counters and the budget. */
+ * machine has no more: xt_memory_refused tells which (and resets the answer). Up to 32 MiB that were just freed
+ * are kept for about a second (spare.h), beside the counters and the budget. */
 void *xt_memory_alloc(size_t size);
-void xt_memory_free(void *block);
+void xt_memory_free(void *data);
 
 typedef enum { XT_REFUSED_NOT, XT_REFUSED_BUDGET, XT_REFUSED_MACHINE } xt_refused;
 xt_refused xt_memory_refused(void);

@@ -1,17 +1,11 @@
 #include "prefault.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/utsname.h>
-
 #include "idle.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 /* A write that changes nothing, and that loses no byte which is copied there at the same moment. An ordinary fault,
- * unlike madvise, is short, and holds no lock of the address space where the kernel has locks for its parts: the idle
- * thread may be put aside in the middle of it. */
+ * unlike madvise, is short, and holds no lock of the whole address space. */
 static void touch(void *subject, size_t from, size_t to, const atomic_bool *forgotten) {
   uintptr_t data = (uintptr_t)((xt_region *)subject)->data;
   for (uintptr_t at = data + from; at < data + to && !atomic_load_explicit(forgotten, memory_order_relaxed);) {
@@ -23,18 +17,8 @@ static void touch(void *subject, size_t from, size_t to, const atomic_bool *forg
 
 static void drop(void *subject) { xt_region_drop_later(subject); } /* freeing in the idle class could take long */
 
-/* Linux has such locks since 6.4. */
-static bool faults_alone;
-
-static void look(void) {
-  struct utsname system;
-  int major = 0, minor = 0;
-  if (uname(&system) || sscanf(system.release, "%d.%d", &major, &minor) != 2) return;
-  faults_alone = !strcmp(system.sysname, "Linux") && (major > 6 || (major == 6 && minor >= 4));
-}
-
 void xt_prefault(xt_region *region, size_t from, size_t to) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, look);
-  if (faults_alone && !xt_idle_give((xt_idle_job){touch, drop, xt_region_keep(region), from, to})) drop(region);
+  if (!xt_idle_give((xt_idle_job){touch, drop, xt_region_keep(region), from, to})) drop(region);
 }
+
+void xt_prefault_forget(const xt_region *region) { xt_idle_forget(region); }

@@ -6,7 +6,10 @@
 #include "region.h"
 
 /* Touch these bytes of the region soon, if there is time. The region is counted, so it may be dropped meanwhile. Only
- * ask for what will surely be filled: it takes memory. xt_idle_forget(region), when it is filled or given up. */
+ * ask for what will surely be filled: it takes memory. */
 void xt_prefault(xt_region *region, size_t from, size_t to);
+
+/* The region is filled, or given up. */
+void xt_prefault_forget(const xt_region *region);
 
 #endif

@@ -17,11 +17,11 @@ bool xt_reaper_start(void);
 
 void xt_reaper_push(xt_reapable *item);
 
-/* A block was spared (spare.h): the thread gives it back if nobody takes it. */
-void xt_reaper_wake(void);
-
 /* How much was pushed since the start. */
 uint64_t xt_reaper_pushed(void);
+
+/* Has the thread call this, every half second until it answers false. There is one such function in the process. */
+void xt_reaper_tick(bool (*tick)(void));
 
 /* Waits until all that was pushed before the call is freed, at most so long. True when it is. */
 bool xt_reaper_drain(int timeout_ms);

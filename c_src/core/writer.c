@@ -2,9 +2,10 @@
 
 #include <libdeflate.h>
 
+#include "memory.h"
+
 enum {
-  PIECE = 256 << 10, /* is read for its checksum and written while it is in the cache */
-  SMALL = 64 << 10,  /* payloads up to this are gathered with what stands around them */
+  SMALL = 64 << 10, /* payloads up to this are gathered with what stands around them */
   GATHER = 256 << 10,
   HELPED = 1 << 20 /* from here on the idle thread helps with the checksum */
 };
@@ -27,8 +28,8 @@ static xt_status flush(xt_writer *w, const xt_sink *sink, xt_error *error) {
 
 static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, xt_error *error) {
   const xt_payload *payload = &w->payloads[w->next];
-  size_t size = payload->bytes - w->at < PIECE ? (size_t)(payload->bytes - w->at) : PIECE;
-  if (payload->bytes > SMALL && size > most) size = (size_t)most;
+  size_t size = payload->bytes - w->at < XT_PIECE ? (size_t)(payload->bytes - w->at) : XT_PIECE;
+  if (payload->bytes > SMALL && size > most && !w->sum) size = (size_t)most;
   const uint8_t *from = w->data + w->at;
   xt_status status = XT_STATUS_ok;
   if (w->sum) xt_checksum_reach(w->sum, w->at + size);
@@ -53,12 +54,22 @@ static xt_status begin_payload(xt_writer *w, xt_error *error) {
   w->crc = 0;
   w->data = payload->data;
   xt_status status = XT_STATUS_ok;
-  if (w->data && payload->bytes >= HELPED && w->layout->crc && w->keeper.keep)
-    w->sum = xt_checksum_new(w->data, payload->bytes, w->keeper);
   /* first what may fail and be tried again */
   if (!w->data && payload->bytes) status = w->fetch(w->context, w->next, &w->data, error);
   if (status == XT_STATUS_ok && w->layout->before) w->layout->before(w, w->next);
   return status;
+}
+
+/* The idle thread may count what this step will write. Not where payloads are shared: their readers decide when the
+ * next step comes. Nor where files are mapped: it could wait for a disk. */
+static void get_help(xt_writer *w, const xt_sink *sink, uint64_t stop_at) {
+  const xt_payload *payload = &w->payloads[w->next];
+  bool suits = w->layout->crc && payload->data && payload->bytes >= HELPED && w->keeper.keep && !sink->share;
+  if (!w->at && suits && !atomic_load(&xt_memory_live.mapped))
+    w->sum = xt_checksum_new(w->data, payload->bytes, w->keeper);
+  if (!w->sum) return;
+  uint64_t end = w->at + (stop_at - w->written);
+  xt_checksum_allow(w->sum, end < payload->bytes ? (end + XT_PIECE - 1) / XT_PIECE * XT_PIECE : payload->bytes);
 }
 
 static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
@@ -66,6 +77,7 @@ static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_
   const xt_payload *payload = &w->payloads[w->next];
   if (!*begun) status = begin_payload(w, error);
   *begun = true;
+  if (status == XT_STATUS_ok) get_help(w, sink, stop_at);
   while (status == XT_STATUS_ok && w->at < payload->bytes && w->written < stop_at)
     status = write_piece(w, sink, stop_at - w->written, error);
   if (status != XT_STATUS_ok || w->at < payload->bytes) return status;
@@ -100,6 +112,7 @@ xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, boo
     w->phase = OVER;
   }
   w->failed = status != XT_STATUS_ok && !error->collect;
+  if (w->failed) xt_writer_stop(w);
   *finished = w->phase == OVER && status == XT_STATUS_ok;
   return status;
 }
@@ -107,7 +120,7 @@ xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, boo
 bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes) {
   if (w->failed || w->phase != PAYLOADS || !w->data || w->next >= w->count) return false;
   uint64_t left = w->payloads[w->next].bytes - w->at;
-  return left > PIECE && bytes < left - PIECE;
+  return left > XT_PIECE && bytes < left - XT_PIECE;
 }
 
 void xt_writer_stop(xt_writer *w) {

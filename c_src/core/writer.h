@@ -65,7 +65,7 @@ struct xt_writer {
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
   void (*done)(void *context, size_t payload); /* with what was fetched */
   void *context;
-  xt_keeper keeper;        /* of what need not be fetched; without one the writer counts checksums alone */
+  xt_keeper keeper;        /* of what need not be fetched; without one nobody helps with checksums */
   uint64_t total, written; /* payload bytes */
 
   /* the writer's own */

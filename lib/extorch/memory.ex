@@ -24,7 +24,8 @@ defmodule ExTorch.Memory do
   # A collection touches the heap once; with so many native bytes per heap byte between two of them its cost is lost in
   # the cost of filling those bytes.
   @bytes_per_heap_byte 8
-  @drain_milliseconds 2_000
+  @wait_milliseconds 2_000
+  @rounds 16
 
   @type live :: %{
           tensors: non_neg_integer(),
@@ -62,10 +63,13 @@ defmodule ExTorch.Memory do
   in ordinary code memory looks after itself.
   """
   @spec collect() :: :ok
-  def collect do
-    mark = Native.memory_mark()
+  def collect, do: collect(@rounds)
+
+  # One round frees the garbage itself; more of them what it owned in turn.
+  defp collect(rounds) do
+    mark = Native.collect_mark()
     :erlang.garbage_collect()
-    Native.memory_drain(mark, @drain_milliseconds)
+    Native.collect_wait(mark, rounds, @wait_milliseconds)
     Process.put(@key, {0, threshold()})
     :ok
   end
@@ -110,7 +114,7 @@ defmodule ExTorch.Memory do
     if total + taken < threshold do
       Process.put(@key, {total + taken, threshold})
     else
-      collect()
+      collect(1)
     end
 
     {:ok, value}

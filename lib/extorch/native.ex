@@ -76,11 +76,11 @@ defmodule ExTorch.Native do
   @spec memory_set_budget(non_neg_integer() | :infinity) :: :ok
   def memory_set_budget(_bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec memory_mark() :: reference()
-  def memory_mark, do: :erlang.nif_error(:not_loaded)
+  @spec collect_mark() :: reference()
+  def collect_mark, do: :erlang.nif_error(:not_loaded)
 
-  @spec memory_drain(reference(), non_neg_integer()) :: boolean()
-  def memory_drain(_mark, _milliseconds), do: :erlang.nif_error(:not_loaded)
+  @spec collect_wait(reference(), pos_integer(), non_neg_integer()) :: boolean()
+  def collect_wait(_mark, _rounds, _milliseconds), do: :erlang.nif_error(:not_loaded)
 
   @spec op(String.t(), list(), [{atom() | String.t(), term()}]) :: result(term())
   def op(_name, _args, _kwargs), do: :erlang.nif_error(:not_loaded)

@@ -39,10 +39,8 @@ if Code.ensure_loaded?(Nx) do
     """
     @spec to_nx(Tensor.t() | container(), keyword()) :: Nx.Tensor.t() | container()
     def to_nx(tensor_or_container, opts \\ []) do
-      case Keyword.validate(opts, [:backend, :names, lease: true]) do
-        {:ok, opts} -> traverse(tensor_or_container, Tensor, &convert(&1, opts))
-        {:error, keys} -> raise Error.new(:bad_argument, "to_nx has no option #{inspect(keys)}")
-      end
+      opts = ExTorch.Options.validate!(opts, [:backend, :names, lease: true])
+      traverse(tensor_or_container, Tensor, &convert(&1, opts))
     end
 
     @doc """

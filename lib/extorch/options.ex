@@ -1,6 +1,6 @@
 defmodule ExTorch.Options do
   @moduledoc false
-  # What every function that takes options checks the same way, in the same words.
+  # What functions that take options check the same way, in the same words.
 
   alias ExTorch.Error
 
@@ -25,13 +25,13 @@ defmodule ExTorch.Options do
   defp name({key, _default}), do: key
   defp name(key), do: key
 
-  def chunk!(bytes) when is_integer(bytes) and bytes in 1..@most, do: bytes
+  def chunk!(bytes) when bytes in 1..@most, do: bytes
 
   def chunk!(other),
     do: raise(Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(other)}"))
 
   def timeout!(:infinity), do: :infinity
-  def timeout!(ms) when is_integer(ms) and ms in 0..@most, do: ms
+  def timeout!(ms) when ms in 0..@most, do: ms
 
   def timeout!(other) do
     raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")

@@ -129,6 +129,7 @@ static void *push_many(void *unused) {
 static void reaper(void) {
   pthread_t threads[4];
   CHECK(xt_reaper_start() && xt_reaper_start());
+  CHECK(xt_reaper_drain(10000));
   CHECK(xt_reaper_drain(0));
   for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, push_many, NULL));
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
@@ -213,7 +214,7 @@ static void prefault(void) {
       region->data[0] = region->data[region->size - 1] = (uint8_t)i;
       xt_prefault(region, 0, region->size);
       CHECK(region->data[0] == i && region->data[region->size - 1] == i);
-      if (i % 2) xt_idle_forget(region);
+      if (i % 2) xt_prefault_forget(region);
       xt_region_drop(region);
     }
   }
@@ -226,34 +227,36 @@ static void prefault(void) {
   CHECK(atomic_load(&xt_memory_live.bytes) == bytes);
 }
 
-/* A freed block serves the next one of its size or less; what does not fit goes before fresh memory is taken, and
- * nothing is spared for long. */
+/* A freed block serves the next one that suits it; else it goes, and nothing is spared for long. */
 static void spares(void) {
-  xt_block block;
   char *first = xt_memory_alloc(9 << 20);
   memset(first, 1, 9 << 20);
   xt_memory_free(first);
-  char *second = xt_memory_alloc(5 << 20);
+  char *second = xt_memory_alloc(6 << 20);
   CHECK(second == first);
-  memset(second, 2, 5 << 20);
+  memset(second, 2, 6 << 20);
   xt_memory_free(second);
-  char *larger = xt_memory_alloc(7 << 20); /* what the second did not need is gone */
-  memset(larger, 3, 7 << 20);
-  CHECK(!xt_spare_take(1, &block));
-  xt_memory_free(larger);
-  void *many[12];
+  char *third = xt_memory_alloc(9 << 20); /* all of it is still there */
+  CHECK(third == first);
+  memset(third, 3, 9 << 20);
+  xt_memory_free(third);
+  char *smaller = xt_memory_alloc(3 << 20);
+  CHECK(!xt_spare_take(9 << 20));
+  memset(smaller, 4, 3 << 20);
+  xt_memory_free(smaller);
+  char *many[12];
   for (int i = 0; i < 12; i++) many[i] = xt_memory_alloc((size_t)(3 + i) << 20);
   for (int i = 0; i < 12; i++) xt_memory_free(many[i]);
   for (int i = 0; i < 12; i++) memset(many[i] = xt_memory_alloc((size_t)(14 - i) << 20), i, (size_t)(14 - i) << 20);
-  for (int i = 0; i < 12; i++) CHECK(*(char *)many[i] == i);
+  for (int i = 0; i < 12; i++) CHECK(many[i][0] == i && many[i][((size_t)(14 - i) << 20) - 1] == i);
   for (int i = 0; i < 12; i++) xt_memory_free(many[i]);
-  void *huge = xt_memory_alloc(100 << 20);
-  CHECK(!xt_spare_take(1, &block));
+  char *huge = xt_memory_alloc(100 << 20);
+  CHECK(!xt_spare_take(2 << 20));
   xt_memory_free(huge); /* too large to be spared */
-  CHECK(!xt_spare_take(1, &block));
+  CHECK(!xt_spare_take(100 << 20));
   xt_memory_free(xt_memory_alloc(2 << 20));
   nanosleep(&(struct timespec){2, 0}, NULL);
-  CHECK(!xt_spare_age());
+  CHECK(!xt_spare_take(2 << 20));
 }
 
 static void keep(void *owner) { atomic_fetch_add((atomic_int *)owner, 1); }
@@ -266,13 +269,16 @@ static void checksum(void) {
   uint8_t *data = malloc(MOST);
   for (size_t i = 0; i < MOST; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
   for (unsigned round = 0; round < 200; round++) {
-    size_t size = round % 5 ? (size_t)round * 48611 % MOST : MOST, at = 0, step = 1 + (size_t)round * 7919 % (1 << 20);
+    size_t size = round % 5 ? (size_t)round * 48611 % MOST : MOST, at = 0;
     xt_checksum *sum = xt_checksum_new(data, size, (xt_keeper){keep, let_go, &kept});
     CHECK(sum);
     bool whole = round % 7 != 3;
-    while (at < (whole ? size : size / 2)) {
-      at = at + step < size ? at + step : size;
-      xt_checksum_reach(sum, at);
+    size_t goal = whole ? size : size / 2;
+    while (at < goal) {
+      size_t limit = at + 5 * XT_PIECE;
+      xt_checksum_allow(sum, limit);
+      for (; at < limit && at < goal; at += XT_PIECE) xt_checksum_reach(sum, at + XT_PIECE);
+      CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, at < size ? at : size)); /* nobody went further */
     }
     if (whole) CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, size));
     xt_checksum_free(sum);

@@ -24,7 +24,7 @@ defmodule ExTorch.Tensor.Blob do
   blob.
   """
 
-  alias ExTorch.{Error, Native, Tensor}
+  alias ExTorch.{Native, Options, Tensor}
 
   @type t :: %__MODULE__{
           ptr: non_neg_integer(),
@@ -80,20 +80,12 @@ defmodule ExTorch.Tensor.Blob do
   end
 
   def from_blob(info, opts) when is_map(info) and is_list(opts) do
-    case Keyword.validate(opts, [:owner, validate: true]) do
-      {:ok, opts} ->
-        tensor = tensor(info, opts[:owner], opts[:validate])
+    opts = Options.validate!(opts, [:owner, validate: true])
+    tensor = tensor(info, opts[:owner], opts[:validate])
 
-        if Keyword.has_key?(opts, :owner),
-          do: %Tensor.BlobView{tensor: tensor, owner: opts[:owner]},
-          else: tensor
-
-      {:error, keys} ->
-        raise Error.new(
-                :bad_argument,
-                "from_blob has no option #{Enum.map_join(keys, ", ", &inspect/1)}"
-              )
-    end
+    if Keyword.has_key?(opts, :owner),
+      do: %Tensor.BlobView{tensor: tensor, owner: opts[:owner]},
+      else: tensor
   end
 
   defp tensor(info, owner, validate) do
