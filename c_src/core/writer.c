@@ -65,7 +65,7 @@ static xt_status begin_payload(xt_writer *w, xt_error *error) {
 static void get_help(xt_writer *w, const xt_sink *sink, uint64_t stop_at) {
   const xt_payload *payload = &w->payloads[w->next];
   bool suits = w->layout->crc && payload->data && payload->bytes >= HELPED && w->keeper.keep && !sink->share;
-  if (!w->at && suits && !atomic_load(&xt_memory_live.mapped))
+  if (!w->sum && !w->at && suits && !atomic_load(&xt_memory_live.mapped))
     w->sum = xt_checksum_new(w->data, payload->bytes, w->keeper);
   if (!w->sum) return;
   uint64_t end = w->at + (stop_at - w->written);
