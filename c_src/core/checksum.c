@@ -6,8 +6,8 @@
 #include "idle.h"
 
 enum {
-  BREATH = 8, /* pieces between two rests of the idle thread */
-  AHEAD = 4   /* pieces: what is counted is still in the cache when it is written, and has hardly a chance to change */
+  AHEAD = 24,    /* pieces: what is counted is still in a cache when it is written, and has hardly a chance to change */
+  REST_US = 1000 /* meanwhile the writer comes through about half of them */
 };
 
 struct xt_checksum {
@@ -37,12 +37,11 @@ static void drop(xt_checksum *sum) {
 static void count_ahead(void *subject, size_t from, size_t to, const atomic_bool *forgotten) {
   xt_checksum *sum = subject;
   (void)from;
-  for (unsigned n = 1; !atomic_load_explicit(forgotten, memory_order_relaxed); n++) {
+  while (!atomic_load_explicit(forgotten, memory_order_relaxed)) {
     uint64_t state = atomic_load(&sum->state), at = pieces_of(state) * XT_PIECE;
     if (at >= to) return;
-    bool enough = at >= atomic_load(&sum->reached) + (uint64_t)AHEAD * XT_PIECE;
-    if (!enough) count(sum, state);
-    if (enough || n % BREATH == 0) xt_idle_breathe();
+    if (at < atomic_load(&sum->reached) + (uint64_t)AHEAD * XT_PIECE) count(sum, state);
+    else xt_idle_rest(REST_US);
   }
 }
 

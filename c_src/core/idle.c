@@ -10,7 +10,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-enum { ROOM = 16, BREATH_NS = 100000 };
+enum { ROOM = 16 };
 
 /* free --give--> taken --> waiting --the thread--> in hand --> free; waiting --forget--> taken --> free.
  *
@@ -30,7 +30,7 @@ static atomic_uint_least64_t numbers;
 static sem_t given;
 static bool running;
 
-void xt_idle_breathe(void) { nanosleep(&(struct timespec){0, BREATH_NS}, NULL); }
+void xt_idle_rest(int microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000L}, NULL); }
 
 static bool change(slot *s, int from, int to) { return atomic_compare_exchange_strong(&s->state, &from, to); }
 
@@ -117,5 +117,5 @@ static bool holds_forgotten(void) {
 }
 
 void xt_idle_settle(int timeout_ms) {
-  for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) xt_idle_breathe();
+  for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) xt_idle_rest(100);
 }

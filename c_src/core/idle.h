@@ -26,7 +26,8 @@ void xt_idle_forget(const void *subject);
 /* Waits until the thread holds nothing that was forgotten, at most so long. */
 void xt_idle_settle(int timeout_ms);
 
-/* A rest now and then: with all cores busy everybody's timers come late, on virtual machines most of all. */
-void xt_idle_breathe(void);
+/* Jobs rest now and then, less than a second: with all cores busy everybody's timers come late, on virtual machines
+ * most of all. */
+void xt_idle_rest(int microseconds);
 
 #endif

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "give_way.h"
+
 static const char prefix[] = ".extorch-save-";
 enum { MAX_LINKS = 40, TRIES = 20 };
 
@@ -151,6 +153,7 @@ xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_erro
     if (wrote < 0) return failed(error, "written", errno);
     at += wrote, size -= (size_t)wrote, f->at += wrote;
   }
+  xt_give_way();
   return XT_STATUS_ok;
 }
 

@@ -2,6 +2,7 @@
 #include <libdeflate.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -13,10 +14,10 @@
 #include "../../c_src/core/element.h"
 #include "../../c_src/core/error.h"
 #include "../../c_src/core/frozen.h"
+#include "../../c_src/core/give_way.h"
 #include "../../c_src/core/idle.h"
 #include "../../c_src/core/memory.h"
 #include "../../c_src/core/prefault.h"
-
 #include "../../c_src/core/probe.h"
 #include "../../c_src/core/reaper.h"
 #include "../../c_src/core/spare.h"
@@ -273,11 +274,11 @@ static void checksum(void) {
     xt_checksum *sum = xt_checksum_new(data, size, (xt_keeper){keep, let_go, &kept});
     CHECK(sum);
     bool whole = round % 7 != 3;
-    size_t goal = whole ? size : size / 2;
+    size_t goal = whole ? size : size / 2 / XT_PIECE * XT_PIECE;
     while (at < goal) {
-      size_t limit = at + 5 * XT_PIECE;
+      size_t limit = goal - at < 5 * XT_PIECE ? goal : at + 5 * XT_PIECE;
       xt_checksum_allow(sum, limit);
-      for (; at < limit && at < goal; at += XT_PIECE) xt_checksum_reach(sum, at + XT_PIECE);
+      for (; at < limit; at += XT_PIECE) xt_checksum_reach(sum, at + XT_PIECE);
       CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, at < size ? at : size)); /* nobody went further */
     }
     if (whole) CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, size));
@@ -291,6 +292,55 @@ static void checksum(void) {
   free(data);
 }
 
+static void stay_on(int core) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET((unsigned)core, &one);
+  CHECK(!sched_setaffinity(0, sizeof one, &one));
+}
+
+typedef struct {
+  int core;
+  atomic_bool over;
+} looker;
+
+/* Looks for work as a scheduler of the VM does. */
+static void *look(void *argument) {
+  looker *l = argument;
+  stay_on(l->core);
+  while (!atomic_load(&l->over)) sched_yield();
+  return NULL;
+}
+
+static int64_t nanoseconds(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000000000ll + time.tv_nsec;
+}
+
+/* A job leaves the core of somebody who waits for it, and may run wherever it could before. */
+static void give_way(void) {
+  cpu_set_t before, after;
+  CHECK(!sched_getaffinity(0, sizeof before, &before));
+  looker looker = {sched_getcpu(), false};
+  pthread_t thread;
+  CHECK(!pthread_create(&thread, NULL, look, &looker));
+  stay_on(looker.core);
+  CHECK(!sched_setaffinity(0, sizeof before, &before));
+  /* The kernel would part them too, but only after hundreds of turns. */
+  bool elsewhere = CPU_COUNT(&before) > 1 && CPU_COUNT(&before) <= 8;
+  for (int turns = 0; elsewhere && sched_getcpu() == looker.core;) {
+    int64_t began = nanoseconds();
+    xt_give_way();
+    turns += nanoseconds() - began > 10000;
+    CHECK(turns < 10);
+  }
+  atomic_store(&looker.over, true);
+  pthread_join(thread, NULL);
+  for (int i = 0; i < 1000; i++) xt_give_way();
+  CHECK(!sched_getaffinity(0, sizeof after, &after) && CPU_EQUAL(&before, &after));
+}
+
 static void calls(void) {
   CHECK(xt_calls_enter());
   xt_calls_leave();
@@ -298,8 +348,8 @@ static void calls(void) {
 }
 
 int main(void) {
-  void (*const tests[])(void) = {errors,  dtypes, elements, memory, reaper,   frozen, arena,
-                                 suggest, probe,  prefault, spares, checksum, calls};
+  void (*const tests[])(void) = {errors,  dtypes, elements, memory, reaper,   frozen,   arena,
+                                 suggest, probe,  prefault, spares, checksum, give_way, calls};
   size_t count = sizeof tests / sizeof *tests;
   for (size_t i = 0; i < count; i++) tests[i]();
   printf("core: %zu passed, 0 failed\n", count);

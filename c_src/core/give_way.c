@@ -1,0 +1,40 @@
+#include "give_way.h"
+
+#include <sched.h>
+#include <stdint.h>
+#include <time.h>
+
+enum {
+  NOBODY_NS = 3000, /* giving up the core takes less than this when nobody wants it */
+  SHARE = 4,        /* others get at most one part in so many of a job's time this way: it has to end as well */
+  FEW_CORES = 8     /* with more of them the kernel finds a free one by itself, and knows which one is near */
+};
+
+static _Thread_local uint64_t next; /* not before then */
+
+static uint64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* To another core that the thread may run on; it may run where it could before. */
+static void move(void) {
+  cpu_set_t allowed, others;
+  int core = sched_getcpu();
+  if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) > FEW_CORES) return;
+  others = allowed;
+  CPU_CLR((unsigned)core, &others);
+  if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+    sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+void xt_give_way(void) {
+  uint64_t before = now();
+  if (before < next) return;
+  sched_yield();
+  uint64_t after = now();
+  if (after - before < NOBODY_NS) return;
+  move();
+  next = after + (SHARE - 1) * (after - before);
+}
