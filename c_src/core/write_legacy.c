@@ -45,7 +45,7 @@ static void begin(xt_writer *w) {
   put_sizes(&p);
   xt_put_set_items(&p);
   put_pickle(w, &p);
-  xt_buffer_put(&w->out, w->pickle, w->pickle_size);
+  xt_writer_append(w, w->pickle, w->pickle_size);
   xt_pickler_begin(&p);
   xt_put_list(&p);
   xt_put_mark(&p);

@@ -41,7 +41,7 @@ static void begin(xt_writer *w) {
   xt_buffer_put(&w->out, p.out.data, p.out.size);
   w->out.failed |= p.out.failed;
   xt_pickler_free(&p);
-  xt_buffer_put(&w->out, w->pickle, w->pickle_size);
+  xt_writer_append(w, w->pickle, w->pickle_size);
   for (int i = 0; i < SMALL; i++) xt_buffer_text(&w->out, small[i].text);
 }
 

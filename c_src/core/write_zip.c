@@ -80,18 +80,18 @@ static void finish(xt_writer *w, const char *name, uint64_t size, uint32_t crc, 
   w->crc_hash = (w->crc_hash ^ crc) * 1099511628211u + 1;
 }
 
-static void put_small(xt_writer *w, const char *name, const void *data, size_t size) {
+static void put_record(xt_writer *w, const char *name, const void *data, size_t size) {
   uint64_t at = xt_writer_at(w);
   put_header(w, name, size);
-  xt_buffer_put(&w->out, data, size);
+  xt_writer_append(w, data, size);
   finish(w, name, size, libdeflate_crc32(0, data, size), at);
 }
 
 static void begin(xt_writer *w) {
-  put_small(w, "data.pkl", w->pickle, w->pickle_size);
-  put_small(w, ".format_version", "1", 1);
-  put_small(w, ".storage_alignment", "64", 2);
-  put_small(w, "byteorder", "little", 6);
+  put_record(w, "data.pkl", w->pickle, w->pickle_size);
+  put_record(w, ".format_version", "1", 1);
+  put_record(w, ".storage_alignment", "64", 2);
+  put_record(w, "byteorder", "little", 6);
 }
 
 enum { NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
@@ -116,12 +116,12 @@ static void after(xt_writer *w, size_t i, uint32_t crc) {
 
 static void end(xt_writer *w) {
   char id[41];
-  put_small(w, "version", "3\n", 2);
+  put_record(w, "version", "3\n", 2);
   snprintf(id, sizeof id, "%020" PRIu64 "%020" PRIu64, w->names_hash, w->crc_hash);
-  put_small(w, ".data/serialization_id", id, 40);
+  put_record(w, ".data/serialization_id", id, 40);
   uint64_t directory = xt_writer_at(w), size = w->central.size;
   xt_buffer *out = &w->out;
-  xt_buffer_put(out, w->central.data, w->central.size);
+  xt_writer_append(w, w->central.data, w->central.size);
   uint64_t wide_end = xt_writer_at(w);
   xt_buffer_put(out, "PK\6\6", 4);
   xt_buffer_le(out, 44, 8);

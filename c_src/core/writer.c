@@ -16,14 +16,41 @@ void xt_writer_begin(xt_writer *w) {
   for (size_t i = 0; i < w->count; i++) w->total += w->payloads[i].bytes;
 }
 
+void xt_writer_append(xt_writer *w, const void *data, size_t size) {
+  if (size <= SMALL || w->long_part) {
+    xt_buffer_put(&w->out, data, size);
+    return;
+  }
+  w->long_part = data;
+  w->long_size = size;
+  w->long_at = w->out.size;
+}
+
+static xt_status put(xt_writer *w, const xt_sink *sink, const void *data, size_t size, xt_error *error) {
+  w->flushed += size;
+  return size ? sink->write(sink->context, data, size, error) : XT_STATUS_ok;
+}
+
 static xt_status flush(xt_writer *w, const xt_sink *sink, xt_error *error) {
   if (w->out.failed || w->central.failed)
     return xt_error_set(error, XT_STATUS_no_memory, "no memory for the checkpoint's directory");
-  if (!w->out.size) return XT_STATUS_ok;
-  xt_status status = sink->write(sink->context, w->out.data, w->out.size, error);
-  w->flushed += w->out.size;
-  w->out.size = 0;
-  return status;
+  if (!w->out.size && !w->long_part) return XT_STATUS_ok;
+  const void *part = w->long_part;
+  size_t size = w->long_size, first = w->long_at, rest = w->out.size - first;
+  w->long_part = NULL;
+  w->long_size = w->long_at = w->out.size = 0;
+  xt_status status = put(w, sink, w->out.data, first, error);
+  if (status == XT_STATUS_ok) status = put(w, sink, part, size, error);
+  return status == XT_STATUS_ok ? put(w, sink, w->out.data + first, rest, error) : status;
+}
+
+/* Small payloads lie anywhere: those that come soon are brought into the cache meanwhile. */
+static void look_ahead(const xt_writer *w) {
+  enum { SOON = 8, LINE = 64, LINES = 4 };
+  if (w->count - w->next <= SOON) return;
+  const xt_payload *payload = &w->payloads[w->next + SOON];
+  for (uint64_t at = 0; payload->data && at < payload->bytes && at < LINES * LINE; at += LINE)
+    __builtin_prefetch(payload->data + at);
 }
 
 static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, xt_error *error) {
@@ -75,6 +102,7 @@ static void get_help(xt_writer *w, const xt_sink *sink, uint64_t stop_at) {
 static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   const xt_payload *payload = &w->payloads[w->next];
+  look_ahead(w);
   if (!*begun) status = begin_payload(w, error);
   *begun = true;
   if (status == XT_STATUS_ok) get_help(w, sink, stop_at);
@@ -87,7 +115,7 @@ static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_
   if (w->layout->after) w->layout->after(w, w->next, w->crc);
   w->next++;
   *begun = false;
-  return w->out.size >= GATHER ? flush(w, sink, error) : status;
+  return w->out.size >= GATHER || w->long_part ? flush(w, sink, error) : status;
 }
 
 xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {

@@ -76,8 +76,10 @@ struct xt_writer {
   xt_checksum *sum;
   const uint8_t *data;
   bool failed;
-  uint64_t flushed; /* bytes given to the sink */
-  xt_buffer out;    /* bytes that wait */
+  uint64_t flushed;      /* bytes given to the sink */
+  xt_buffer out;         /* bytes that wait */
+  const void *long_part; /* of them, that is not copied: it stands behind `long_at` bytes of `out` */
+  size_t long_size, long_at;
   xt_buffer central;
   uint64_t records;
   uint64_t header; /* where the record at hand begins */
@@ -95,7 +97,10 @@ void xt_writer_stop(xt_writer *w);
 /* Are the next so many bytes those of a large payload that is in memory, and not its last? */
 bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes);
 
+/* For layouts: appends bytes that stay where they are until the writer is freed. Long ones are not copied. */
+void xt_writer_append(xt_writer *w, const void *data, size_t size);
+
 /* Where the next byte of w->out will stand. */
-static inline uint64_t xt_writer_at(const xt_writer *w) { return w->flushed + w->out.size; }
+static inline uint64_t xt_writer_at(const xt_writer *w) { return w->flushed + w->out.size + w->long_size; }
 
 #endif
