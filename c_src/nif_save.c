@@ -244,6 +244,7 @@ ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   s->root = strndup((const char *)root.data, root.size);
   xt_status status = s->root ? XT_STATUS_ok : no_memory(&error);
   if (status == XT_STATUS_ok && !get_metadata(env, argv[4], &s->metadata)) return enif_make_badarg(env);
+  if (status == XT_STATUS_ok && s->metadata.failed) status = no_memory(&error);
   if (status == XT_STATUS_ok)
     status =
         layout == &xt_write_safetensors ? plan_named(env, s, argv[0], &error) : plan_pickle(env, s, argv[0], &error);

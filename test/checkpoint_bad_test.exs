@@ -564,4 +564,15 @@ defmodule ExTorch.CheckpointBadTest do
       assert_live(before)
     end
   end
+
+  test "bytes in the place of a path are told from one, and no error drags them along" do
+    bytes = "PK" <> <<3, 4, 0, 255>> <> :binary.copy("a", 5000)
+    assert {:error, %Error{reason: :not_found, path: nil} = error} = ExTorch.load(bytes)
+    assert Exception.message(error) =~ "{:binary, bytes}"
+    assert {:error, %Error{reason: :not_found, path: nil}} = ExTorch.save(%{}, bytes)
+
+    odd = Path.join(System.tmp_dir!(), "no" <> <<255>> <> "such")
+    assert {:error, %Error{path: ^odd} = error} = ExTorch.load(odd)
+    assert String.valid?(Exception.message(error))
+  end
 end

@@ -512,6 +512,42 @@ defmodule ExTorch.SaveTest do
 
   # ---- Safetensors ----
 
+  test "a long pickle, with and without tensors, to a file and as a stream", %{dir: dir} do
+    words = Enum.map(1..30_000, &"word #{&1}")
+    tensors = %{"large" => ExTorch.full({300_000}, 1.5), "small" => ExTorch.full({3}, 2.5)}
+
+    for format <- [:zip, :legacy, :streaming],
+        term <- [words, %{"words" => words, "at" => tensors}] do
+      path = Path.join(dir, "long.#{format}")
+      assert :ok = ExTorch.save(term, path, format: format)
+      file = File.read!(path)
+
+      for bytes <- [file | Enum.map([1000, 70_000, 10_000_000], &streamed(term, format, &1))] do
+        # a zip's root folder is the file's name
+        if format != :zip, do: assert(bytes == file)
+        assert plain(ExTorch.load!({:binary, bytes})) == plain(term)
+      end
+
+      if Torch.torch() && format != :streaming do
+        length =
+          "import sys, torch\nx = torch.load(sys.argv[1])\nprint(len(x if isinstance(x, list) else x['words']))"
+
+        assert Torch.run!(length, [path]) =~ "30000"
+      end
+    end
+  end
+
+  defp streamed(term, format, chunk) do
+    term
+    |> ExTorch.Streaming.save(format: format, chunk: chunk)
+    |> Enum.to_list()
+    |> IO.iodata_to_binary()
+  end
+
+  defp plain(%ExTorch.Tensor{} = tensor), do: ExTorch.Tensor.to_binary(tensor)
+  defp plain(%{} = map), do: Map.new(map, fn {key, value} -> {key, plain(value)} end)
+  defp plain(other), do: other
+
   describe "safetensors" do
     test "aligned, with metadata, read by us and by Python", %{dir: dir} do
       path = Path.join(dir, "x.safetensors")

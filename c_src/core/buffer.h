@@ -1,4 +1,4 @@
-/* Bytes that grow. After the first allocation that fails everything further is dropped, and `failed` tells. */
+/* Bytes that grow. After the first allocation that fails `failed` tells, and what is in there is of no use. */
 #ifndef XT_BUFFER_H
 #define XT_BUFFER_H
 

@@ -15,7 +15,7 @@
 #include "give_way.h"
 
 static const char prefix[] = ".extorch-save-";
-enum { MAX_LINKS = 40, TRIES = 20 };
+enum { MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10 };
 
 static xt_status failed(xt_error *error, const char *what, int code) {
   const char *hint = code == ENOENT   ? "there is no such folder"
@@ -145,15 +145,15 @@ xt_status xt_outfile_open(xt_outfile *f, const char *path, xt_error *error) {
 xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_error *error) {
   const char *at = data;
   while (size) {
-    ssize_t wrote = pwrite(f->fd, at, size, f->at);
+    ssize_t wrote = pwrite(f->fd, at, size < CHUNK ? size : CHUNK, f->at);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0 && errno == EFAULT)
       return xt_error_set(error, XT_STATUS_file_changed,
                           "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
     if (wrote < 0) return failed(error, "written", errno);
     at += wrote, size -= (size_t)wrote, f->at += wrote;
+    xt_give_way();
   }
-  xt_give_way();
   return XT_STATUS_ok;
 }
 

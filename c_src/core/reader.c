@@ -52,7 +52,7 @@ xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t 
     return XT_STATUS_ok;
   }
   for (size_t at = 0; at < size; at += CHUNK) {
-    if (at) xt_give_way();
+    if (size >= WINDOW) xt_give_way();
     if (r->stop && r->stop(r->context)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
     xt_status status =
         xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);

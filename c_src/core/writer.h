@@ -97,7 +97,8 @@ void xt_writer_stop(xt_writer *w);
 /* Are the next so many bytes those of a large payload that is in memory, and not its last? */
 bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes);
 
-/* For layouts: appends bytes that stay where they are until the writer is freed. Long ones are not copied. */
+/* For layouts: appends bytes. More than 64 KiB of them are not copied, and stay where they are until they are flushed.
+ */
 void xt_writer_append(xt_writer *w, const void *data, size_t size);
 
 /* Where the next byte of w->out will stand. */

@@ -88,10 +88,11 @@ defmodule ExTorch.Checkpoint do
   def open!(source, opts \\ []), do: Error.bang!(open(source, opts))
 
   defp open_native(path, opts) when is_binary(path) do
-    if path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>) do
+    if ExTorch.Options.path?(path) do
       Memory.run(fn -> Native.checkpoint_open(path, opts) end)
     else
-      {:error, Error.new(:not_found, "this is no path")}
+      {:error,
+       Error.new(:not_found, "this is no path; the bytes of a checkpoint are {:binary, bytes}")}
     end
   end
 

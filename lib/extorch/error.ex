@@ -67,10 +67,16 @@ defmodule ExTorch.Error do
   """
   @impl true
   def message(%__MODULE__{message: message, path: path, offset: offset}) do
-    case Enum.reject([path, offset && "byte #{offset}"], &is_nil/1) do
+    case Enum.reject([path && shown(path), offset && "byte #{offset}"], &is_nil/1) do
       [] -> message
       where -> "#{message} (#{Enum.join(where, ", ")})"
     end
+  end
+
+  # A file's name may be any bytes, a message is text.
+  defp shown(path) do
+    path = IO.chardata_to_string(path)
+    if String.printable?(path), do: path, else: inspect(path)
   end
 
   @doc false

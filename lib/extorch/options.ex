@@ -36,4 +36,8 @@ defmodule ExTorch.Options do
   def timeout!(other) do
     raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
   end
+
+  # Could a file have this name? What a file holds has zeros in it, or is longer.
+  def path?(path),
+    do: path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>)
 end

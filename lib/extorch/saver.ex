@@ -2,6 +2,7 @@ defmodule ExTorch.Saver do
   @moduledoc false
   # Saving: options are checked, the NIFs plan and write in steps between which progress is reported.
 
+  alias ExTorch.Checkpoint.Access
   alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
 
   @formats [:zip, :legacy, :streaming, :safetensors]
@@ -91,7 +92,7 @@ defmodule ExTorch.Saver do
     end
   end
 
-  defp located({:error, error}, path) when is_binary(path), do: {:error, %{error | path: path}}
+  defp located({:error, error}, path), do: {:error, Access.located(error, path)}
   defp located(other, _path), do: other
 
   # ---- Options ----
@@ -152,7 +153,7 @@ defmodule ExTorch.Saver do
   defp format_of(_path), do: :zip
 
   def check_path(path) when is_binary(path) do
-    if path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>),
+    if Options.path?(path),
       do: {:ok, path},
       else: {:error, Error.new(:not_found, "this is no path")}
   end

@@ -12,7 +12,10 @@ defmodule ExTorch.Checkpoint.Access do
     end
   end
 
-  def located(error, path) when is_binary(path), do: %{error | path: path}
+  def located(error, path) when is_binary(path) do
+    if ExTorch.Options.path?(path), do: %{error | path: path}, else: error
+  end
+
   def located(error, _source), do: error
 
   # The object with a term in the place of each tensor.
