@@ -238,12 +238,16 @@ defmodule Bench.Data do
     end
   end
 
+  @doc "What the tickers of several runs saw, beside ours and beside the plain loops."
   def show_ticker(worst, calm) do
     IO.puts(
-      "a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(worst, 2)} ms; " <>
-        "beside the plain loop in another process #{Float.round(calm, 2)} ms"
+      "a 1 ms ticker beside it: 99.9 % of its gaps below #{middle(worst)} ms (#{each(worst)}); " <>
+        "beside the plain loop in another process #{middle(calm)} ms (#{each(calm)})"
     )
   end
+
+  defp middle(list), do: list |> Enum.sort() |> Enum.at(div(length(list), 2)) |> Float.round(2)
+  defp each(list), do: Enum.map_join(list, ", ", &Float.round(&1, 1))
 
   def show(label, ms, note \\ ""),
     do:

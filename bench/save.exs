@@ -74,8 +74,8 @@ Data.show("ExTorch.save, with CRC", mine, "#{Float.round(mine / limit, 2)} of th
 if peer, do: Data.show("torch.save", peer, "#{Float.round(peer / mine, 2)} times ours")
 extra = runs |> Enum.map(&elem(&1, 2)) |> Enum.max()
 IO.puts("memory: #{Float.round(extra / 1024, 1)} MiB more at its peak")
-worst = runs |> Enum.map(&elem(&1, 3)) |> middle.()
-calm = runs |> Enum.map(fn run -> run |> elem(0) |> elem(1) end) |> middle.()
+worst = Enum.map(runs, &elem(&1, 3))
+calm = Enum.map(runs, fn run -> run |> elem(0) |> elem(1) end)
 Data.show_ticker(worst, calm)
 File.rm(target)
 
