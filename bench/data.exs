@@ -225,7 +225,9 @@ defmodule Bench.Data do
   end
 
   @doc "The median of several runs, each with the garbage of the one before it gone."
-  def median(runs, fun), do: runs |> times(fun) |> Enum.sort() |> Enum.at(div(runs, 2))
+  def median(runs, fun), do: runs |> times(fun) |> middle()
+
+  def middle(list), do: list |> Enum.sort() |> Enum.at(div(length(list), 2))
 
   @doc "The best of several runs, for a peer that tells its best as well."
   def best(runs, fun), do: runs |> times(fun) |> Enum.min()
@@ -241,12 +243,11 @@ defmodule Bench.Data do
   @doc "What the tickers of several runs saw, beside ours and beside the plain loops."
   def show_ticker(worst, calm) do
     IO.puts(
-      "a 1 ms ticker beside it: 99.9 % of its gaps below #{middle(worst)} ms (#{each(worst)}); " <>
-        "beside the plain loop in another process #{middle(calm)} ms (#{each(calm)})"
+      "a 1 ms ticker beside it: 99.9 % of its gaps below #{Float.round(middle(worst), 2)} ms (#{each(worst)}); " <>
+        "beside the plain loop in another process #{Float.round(middle(calm), 2)} ms (#{each(calm)})"
     )
   end
 
-  defp middle(list), do: list |> Enum.sort() |> Enum.at(div(length(list), 2)) |> Float.round(2)
   defp each(list), do: Enum.map_join(list, ", ", &Float.round(&1, 1))
 
   def show(label, ms, note \\ ""),

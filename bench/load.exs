@@ -57,7 +57,6 @@ fresh = fn mode ->
 end
 
 number = fn text -> text && text |> String.trim() |> String.to_float() end
-middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 
 # The sides take turns, each right after 3 GB were touched and given back: a virtual machine is slow to back memory that
 # was not used lately, which would be the whole figure.
@@ -67,9 +66,9 @@ runs =
     {Data.limit(limits, [path]), fresh.("read"), number.(Data.python(torch, [path, limits]))}
   end
 
-limit = middle.(Enum.map(runs, fn {{ms, _}, _, _} -> ms end))
-mine = middle.(Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end))
-theirs = if elem(hd(runs), 2), do: middle.(Enum.map(runs, &elem(&1, 2)))
+limit = Data.middle(Enum.map(runs, fn {{ms, _}, _, _} -> ms end))
+mine = Data.middle(Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end))
+theirs = if elem(hd(runs), 2), do: Data.middle(Enum.map(runs, &elem(&1, 2)))
 
 IO.puts("#{Float.round(size / 1.0e9, 2)} GB, 291 tensors, medians of 5 fresh processes")
 Data.show("read() loop into fresh huge pages", limit)

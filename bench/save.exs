@@ -13,7 +13,6 @@ sizes = Data.llm_sizes()
 total = 2 * Enum.sum(sizes)
 target = Path.join(dir, "saved.pt")
 number = fn text -> text && text |> String.trim() |> String.to_float() end
-middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 
 # Tensors whose memory was touched, a ticker that wants to run every millisecond, and the largest memory meanwhile.
 ours = """
@@ -61,9 +60,9 @@ runs =
     {limit, String.to_float(ms), String.to_integer(kb), String.to_float(worst), peer}
   end
 
-limit = middle.(Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end))
-mine = middle.(Enum.map(runs, &elem(&1, 1)))
-peer = if elem(hd(runs), 4), do: middle.(Enum.map(runs, &elem(&1, 4)))
+limit = Data.middle(Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end))
+mine = Data.middle(Enum.map(runs, &elem(&1, 1)))
+peer = if elem(hd(runs), 4), do: Data.middle(Enum.map(runs, &elem(&1, 4)))
 
 IO.puts(
   "#{Float.round(total / 1.0e9, 2)} GB, 291 tensors, to #{dir}, medians of 5 fresh processes"

@@ -37,9 +37,8 @@ runs =
     {a, b}
   end
 
-middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
-load = middle.(Enum.map(runs, &elem(&1, 0)))
-apply = middle.(Enum.map(runs, &elem(&1, 1)))
+load = Data.middle(Enum.map(runs, &elem(&1, 0)))
+apply = Data.middle(Enum.map(runs, &elem(&1, 1)))
 Data.show("2 GB, 291 tensors: ExTorch.load", load)
 Data.show("2 GB, 291 tensors: apply_to", apply, "#{Float.round(apply / load, 2)} of the load")
 

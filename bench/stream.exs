@@ -126,11 +126,10 @@ print((time.perf_counter() - t) * 1000)
 
 total = 2 * Enum.sum(Data.llm_sizes())
 rate = fn ms -> "#{Float.round(total / ms / 1.0e6, 2)} GB/s" end
-middle = fn list -> list |> Enum.sort() |> Enum.at(div(length(list), 2)) end
 modes = ["plain", "streaming", "zip", "safetensors"]
 # The sides take turns.
 rounds = for _ <- 1..5, do: Map.new(modes, &{&1, run.(&1)})
-time = fn mode -> middle.(Enum.map(rounds, fn round -> elem(round[mode], 0) end)) end
+time = fn mode -> Data.middle(Enum.map(rounds, fn round -> elem(round[mode], 0) end)) end
 
 IO.puts(
   "#{Float.round(total / 1.0e9, 2)} GB, 291 tensors, sent in 1 MiB and received in 256 KiB, medians of 5 pairs of processes"
@@ -158,7 +157,7 @@ if Data.python() && match?({_, 0}, System.cmd(Data.python(), ["-c", has], stderr
         do:
           Data.python(python, [inspect(Data.llm_sizes(), limit: :infinity)]) |> String.to_float()
 
-  Data.show("Python's _streaming_save and _load", middle.(times), rate.(middle.(times)))
+  Data.show("Python's _streaming_save and _load", Data.middle(times), rate.(Data.middle(times)))
 end
 
 File.rm_rf!(Data.dir())
