@@ -224,6 +224,9 @@ defmodule Bench.Data do
     ExTorch.Memory.collect()
   end
 
+  @doc "Seconds after which a virtual machine is done with handing freed memory to its host (see limits.c)."
+  def rest, do: "12"
+
   @doc "The median of several runs, each with the garbage of the one before it gone."
   def median(runs, fun), do: runs |> times(fun) |> middle()
 

@@ -1,11 +1,13 @@
 /* The physical limits that load.exs and save.exs measure against.
  *
- *   limits FILE         reads it into fresh huge pages and prints the milliseconds that took
- *   limits FILE BYTES   writes so much memory to it in pieces of 1 MiB and prints the same
- *   limits -BYTES       touches so much memory and gives it back: a virtual machine is slow to back what was never
- * used, and a process that follows one with small pages pays for making huge ones of them
+ *   limits FILE                   reads it into fresh huge pages and prints the milliseconds that took
+ *   limits FILE BYTES [SECONDS]   writes so much memory to it in pieces of 1 MiB and prints the same
+ *   limits -BYTES [SECONDS]       touches so much memory and gives it back: a virtual machine is slow to back what was
+ * never used, and a process that follows one with small pages pays for making huge ones of them
  *
- * The first two say that they are ready, and begin when they are given a line.
+ * The first two say that they are ready, and begin when they are given a line. The last two rest before they touch
+ * memory that they give back: a virtual machine hands freed memory to its host two to ten seconds later, which can
+ * stop all its cores for tens of milliseconds. What they free themselves comes later than what is measured.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -42,9 +44,10 @@ static char *touched(size_t size) {
   return memory;
 }
 
-static int write_loop(const char *path, size_t size) {
+static int write_loop(const char *path, size_t size, unsigned rest) {
   char *memory = touched(size);
   unlink(path);
+  sleep(rest);
   munmap(touched(size + size / 2), size + size / 2);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (fd < 0) return 1;
@@ -61,12 +64,13 @@ static int write_loop(const char *path, size_t size) {
 
 int main(int argc, char **argv) {
   struct stat file;
-  if (argc == 3) return write_loop(argv[1], strtoull(argv[2], NULL, 10));
-  if (argc != 2) return 2;
+  if (argc < 2) return 2;
   if (argv[1][0] == '-') {
+    if (argc > 2) sleep((unsigned)atoi(argv[2]));
     touched(strtoull(argv[1] + 1, NULL, 10));
     return 0;
   }
+  if (argc > 2) return write_loop(argv[1], strtoull(argv[2], NULL, 10), argc > 3 ? (unsigned)atoi(argv[3]) : 0);
   int fd = open(argv[1], O_RDONLY);
   if (fd < 0 || fstat(fd, &file)) return 1;
   wait_for_go();

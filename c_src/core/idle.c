@@ -32,6 +32,8 @@ static bool running;
 
 void xt_idle_rest(int microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000L}, NULL); }
 
+void xt_idle_yield(void) { sched_yield(); }
+
 static bool change(slot *s, int from, int to) { return atomic_compare_exchange_strong(&s->state, &from, to); }
 
 static void end(slot *s) {

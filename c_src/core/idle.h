@@ -30,4 +30,8 @@ void xt_idle_settle(int timeout_ms);
  * most of all. */
 void xt_idle_rest(int microseconds);
 
+/* And between any two pieces they give up the core: a scheduler of the VM that looked for work and gave it up would get
+ * it back only at the kernel's next tick. */
+void xt_idle_yield(void);
+
 #endif
