@@ -9,11 +9,11 @@ enum {
   NOBODY_NS = 3000,   /* giving up the core takes less than this when nobody wants it */
   STAY_NS = 1000000,  /* between two moves: each costs the caches */
   SHARE = 4,          /* others get at most one part in so many of a job's time this way: it has to end as well */
-  BURST_NS = 8000000, /* except so much at once, since rare guests of the core are no reason to be rude to the next */
+  BURST_NS = 5000000, /* except so much at once: after one long guest of the core the next is as welcome */
   FEW_CORES = 8       /* with more of them the kernel finds a free one by itself, and knows which one is near */
 };
 
-static _Thread_local uint64_t even;      /* then the job had its share of all the time since others took some */
+static _Thread_local uint64_t even;      /* then others had no more than their share */
 static _Thread_local uint64_t next_move; /* not before then */
 
 static uint64_t now(void) {
@@ -42,11 +42,11 @@ static void move(void) {
 
 void xt_give_way(void) {
   uint64_t before = now();
-  if (even > before + (SHARE - 1) * (uint64_t)BURST_NS) return;
+  if (even > before + SHARE * (uint64_t)BURST_NS) return;
   sched_yield();
   uint64_t after = now();
   if (after - before < NOBODY_NS) return;
-  even = (even > after ? even : after) + (SHARE - 1) * (after - before);
+  even = (even > before ? even : before) + SHARE * (after - before);
   if (after < next_move) return;
   move();
   next_move = after + STAY_NS;
