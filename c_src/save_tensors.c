@@ -188,15 +188,6 @@ static int by_key(const void *a, const void *b) {
   return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
 }
 
-/* snprintf takes longer than all the rest of a small tensor's plan. */
-static void put_decimal(char *text, size_t room, size_t number) {
-  char digits[24];
-  size_t count = 0;
-  do digits[count++] = (char)('0' + number % 10);
-  while (number /= 10);
-  for (size_t i = 0; i < count && i + 1 < room; i++) text[i] = digits[count - 1 - i];
-}
-
 /* Groups of views, then payloads in the order their first view was met. */
 static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_t *group_of, xt_error *error) {
   size_t count = 0;
@@ -220,7 +211,7 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
     if (!g->key) {
       g->key = ++s->payload_count;
       xt_payload *p = &s->payloads[g->key - 1];
-      put_decimal(p->key, sizeof p->key, g->key - 1);
+      xt_decimal(p->key, g->key - 1); /* zeroed behind it */
       p->dtype = view->dtype;
       p->bytes = view->staged ? view->bytes : g->end - g->base;
       bool typed = view->handle && xt_storage_class(view->dtype); /* untyped ones count bytes */

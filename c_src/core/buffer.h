@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "decimal.h"
+
 typedef struct {
   uint8_t *data;
   size_t size, room;
@@ -43,6 +45,11 @@ static inline void xt_buffer_le(xt_buffer *buffer, uint64_t value, size_t bytes)
   uint8_t *to = xt_buffer_room(buffer, bytes);
   for (size_t i = 0; to && i < bytes; i++) to[i] = (uint8_t)(value >> (8 * i));
   if (to) buffer->size += bytes;
+}
+
+static inline void xt_buffer_decimal(xt_buffer *buffer, uint64_t number) {
+  uint8_t *to = xt_buffer_room(buffer, XT_DECIMAL_MOST);
+  if (to) buffer->size += xt_decimal((char *)to, number);
 }
 
 void xt_buffer_free(xt_buffer *buffer);

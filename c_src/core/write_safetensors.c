@@ -1,5 +1,4 @@
 /* Safetensors: the header's length, the header as JSON, padded, and the tensors without a gap. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,17 +6,18 @@
 
 static void put_string(xt_buffer *out, const char *text, size_t size) {
   char escape[8];
+  size_t plain = 0; /* from here on nothing was escaped, and nothing written */
   xt_buffer_byte(out, '"');
   for (size_t i = 0; i < size; i++) {
     uint8_t c = (uint8_t)text[i];
-    if (c == '"' || c == '\\') xt_buffer_byte(out, '\\');
-    if (c >= 0x20) {
-      xt_buffer_byte(out, c);
-    } else {
-      snprintf(escape, sizeof escape, "\\u%04x", c);
-      xt_buffer_text(out, escape);
-    }
+    if (c >= 0x20 && c != '"' && c != '\\') continue;
+    xt_buffer_put(out, text + plain, i - plain);
+    if (c >= 0x20) snprintf(escape, sizeof escape, "\\%c", c);
+    else snprintf(escape, sizeof escape, "\\u%04x", c);
+    xt_buffer_text(out, escape);
+    plain = i + 1;
   }
+  xt_buffer_put(out, text + plain, size - plain);
   xt_buffer_byte(out, '"');
 }
 
@@ -66,7 +66,6 @@ static void put_metadata(xt_buffer *out, const xt_buffer *pairs) {
 }
 
 static void put_tensor(xt_buffer *out, const xt_named_tensor *t, uint64_t from, uint64_t to) {
-  char number[64];
   put_string(out, t->name, t->name_size);
   xt_buffer_text(out, ":{\"dtype\":\"");
   xt_buffer_text(out, xt_safetensors_dtype(t->dtype));
@@ -74,11 +73,14 @@ static void put_tensor(xt_buffer *out, const xt_named_tensor *t, uint64_t from, 
   for (int d = 0; d < t->ndim; d++) {
     /* two of them in a byte, which safetensors counts one by one */
     int64_t size = t->dtype == XT_float4_e2m1fn_x2 && d == t->ndim - 1 ? 2 * t->sizes[d] : t->sizes[d];
-    snprintf(number, sizeof number, "%s%" PRId64, d ? "," : "", size);
-    xt_buffer_text(out, number);
+    if (d) xt_buffer_byte(out, ',');
+    xt_buffer_decimal(out, (uint64_t)size);
   }
-  snprintf(number, sizeof number, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", from, to);
-  xt_buffer_text(out, number);
+  xt_buffer_text(out, "],\"data_offsets\":[");
+  xt_buffer_decimal(out, from);
+  xt_buffer_byte(out, ',');
+  xt_buffer_decimal(out, to);
+  xt_buffer_text(out, "]}");
 }
 
 static void begin(xt_writer *w) {

@@ -174,8 +174,11 @@ defmodule ExTorch.Saver do
 
   # Names and tensors in the order that aligns them: the widest dtypes first, then by name.
   defp prepare(term, :safetensors) do
-    with {:ok, pairs} <- pairs(term) do
-      {:ok, Enum.sort_by(pairs, fn {name, tensor} -> {-DType.size(tensor.dtype), name} end)}
+    with {:ok, pairs} <- pairs(term),
+         sorted = List.keysort(pairs, 0),
+         :ok <- unique(sorted) do
+      widths = Enum.group_by(sorted, fn {_name, tensor} -> DType.size(tensor.dtype) end)
+      {:ok, widths |> Enum.sort(:desc) |> Enum.flat_map(&elem(&1, 1))}
     end
   end
 
@@ -221,25 +224,15 @@ defmodule ExTorch.Saver do
       other, _done ->
         {:halt, no_dict(other)}
     end)
-    |> case do
-      {:ok, pairs} -> unique(pairs)
-      error -> error
-    end
   end
 
   defp tensor_of(%Tensor{} = tensor), do: {:ok, tensor}
   defp tensor_of(%Tensor.BlobView{tensor: tensor}), do: {:ok, tensor}
   defp tensor_of(_), do: :error
 
-  defp unique(pairs) do
-    names = Enum.map(pairs, &elem(&1, 0))
+  defp unique([{name, _}, {name, _} | _]),
+    do: {:error, Error.new(:bad_argument, "two tensors have the name #{inspect(name)}")}
 
-    case names -- Enum.uniq(names) do
-      [] ->
-        {:ok, pairs}
-
-      [name | _] ->
-        {:error, Error.new(:bad_argument, "two tensors have the name #{inspect(name)}")}
-    end
-  end
+  defp unique([_ | rest]), do: unique(rest)
+  defp unique([]), do: :ok
 end
