@@ -72,7 +72,7 @@ defmodule ExTorch.Archive do
     named = named!(tensors)
 
     with {:ok, output} <- Output.open(writer) do
-      named |> run(output, opts, Output) |> located(writer)
+      named |> run(output, opts, Output) |> Error.located(writer)
     end
   end
 
@@ -98,15 +98,12 @@ defmodule ExTorch.Archive do
          {:ok, named} <- run(:load, input, opts, Input) do
       shape(named, opts[:as])
     end
-    |> located(reader)
+    |> Error.located(reader)
   end
 
   @doc "The same, raising."
   @spec load!(reader(), keyword()) :: Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}
   def load!(reader, opts \\ []), do: Error.bang!(load(reader, opts))
-
-  defp located({:error, error}, path) when is_binary(path), do: {:error, %{error | path: path}}
-  defp located(result, _other), do: result
 
   # ---- Names ----
 

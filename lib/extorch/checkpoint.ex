@@ -58,7 +58,7 @@ defmodule ExTorch.Checkpoint do
 
       {:error, error} ->
         close_source(source)
-        {:error, located(error, source)}
+        {:error, Error.located(error, source)}
     end
   end
 
@@ -188,7 +188,11 @@ defmodule ExTorch.Checkpoint do
       |> Enum.map_join(", ", fn {_, key} -> inspect(key) end)
 
     hint = if near == "", do: "; keys/1 lists what there is", else: "; did you mean #{near}?"
-    located(Error.new(:not_found, "there is no tensor #{inspect(name)}" <> hint), ckpt.source)
+
+    Error.located(
+      Error.new(:not_found, "there is no tensor #{inspect(name)}" <> hint),
+      ckpt.source
+    )
   end
 
   defp to_text(key) when is_binary(key) or is_integer(key), do: to_string(key)
@@ -197,7 +201,7 @@ defmodule ExTorch.Checkpoint do
   defp ambiguous(ckpt, name, entries) do
     paths = Enum.map_join(entries, " and ", &inspect(&1.path))
 
-    located(
+    Error.located(
       Error.new(
         :ambiguous,
         "#{inspect(name)} stands for several tensors; use the path: #{paths}"
@@ -293,7 +297,7 @@ defmodule ExTorch.Checkpoint do
         {:error, Error.new(:unsupported, "#{entry.dtype} is newer than the linked LibTorch")}
 
       {:error, error} ->
-        {:error, located(error, source)}
+        {:error, Error.located(error, source)}
     end
   end
 
@@ -333,7 +337,10 @@ defmodule ExTorch.Checkpoint do
       read_bytes(ckpt, record_name(key), offset, length)
     else
       {:error,
-       located(Error.new(:bad_argument, "no storage has #{offset + length} bytes"), ckpt.source)}
+       Error.located(
+         Error.new(:bad_argument, "no storage has #{offset + length} bytes"),
+         ckpt.source
+       )}
     end
   end
 
@@ -368,7 +375,7 @@ defmodule ExTorch.Checkpoint do
     else
       {:ok, nil} -> {:error, no_record(ckpt, name)}
       {:range, false, size} -> {:error, past_end(ckpt, offset, length, size)}
-      {:error, error} -> {:error, located(error, source)}
+      {:error, error} -> {:error, Error.located(error, source)}
     end
   end
 
@@ -380,7 +387,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp no_record(ckpt, name) do
-    located(
+    Error.located(
       Error.new(:not_found, "there is no record #{inspect(name)}; records/1 lists them"),
       ckpt.source
     )
@@ -388,7 +395,7 @@ defmodule ExTorch.Checkpoint do
 
   defp past_end(ckpt, offset, length, size) do
     message = "bytes #{offset} to #{offset + length} are not all in the record, which has #{size}"
-    located(Error.new(:bad_argument, message), ckpt.source)
+    Error.located(Error.new(:bad_argument, message), ckpt.source)
   end
 
   @doc false

@@ -82,6 +82,16 @@ defmodule ExTorch.Error do
   @doc false
   def new(reason, message), do: %__MODULE__{reason: reason, message: message}
 
+  # With the file named where the source is one; answers that are no errors stay as they are.
+  @doc false
+  def located({:error, error}, source), do: {:error, located(error, source)}
+
+  def located(%__MODULE__{} = error, path) when is_binary(path) do
+    if ExTorch.Options.path?(path), do: %{error | path: path}, else: error
+  end
+
+  def located(other, _source), do: other
+
   # What the twins that raise make of an answer.
   @doc false
   def bang!(:ok), do: :ok

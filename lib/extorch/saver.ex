@@ -2,7 +2,6 @@ defmodule ExTorch.Saver do
   @moduledoc false
   # Saving: options are checked, the NIFs plan and write in steps between which progress is reported.
 
-  alias ExTorch.Checkpoint.Access
   alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
 
   @formats [:zip, :legacy, :streaming, :safetensors]
@@ -33,7 +32,7 @@ defmodule ExTorch.Saver do
          {:ok, :ok} <- Memory.run(fn -> Native.save_open(saving, path, options[:fsync]) end) do
       step(saving, Progress.new(options[:on_progress], total))
     end
-    |> located(path)
+    |> Error.located(path)
   end
 
   # ---- As a stream of iodata ----
@@ -91,9 +90,6 @@ defmodule ExTorch.Saver do
       {:error, error} -> {:error, error}
     end
   end
-
-  defp located({:error, error}, path), do: {:error, Access.located(error, path)}
-  defp located(other, _path), do: other
 
   # ---- Options ----
 

@@ -6,17 +6,8 @@ defmodule ExTorch.Checkpoint.Access do
   alias ExTorch.{Error, Memory, Native, Tensor}
 
   def ask(ckpt, nif) do
-    case Memory.run(fn -> nif.(ckpt.resource) end) do
-      {:ok, value} -> {:ok, value}
-      {:error, error} -> {:error, located(error, ckpt.source)}
-    end
+    Error.located(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
   end
-
-  def located(error, path) when is_binary(path) do
-    if ExTorch.Options.path?(path), do: %{error | path: path}, else: error
-  end
-
-  def located(error, _source), do: error
 
   # The object with a term in the place of each tensor.
   def build(ckpt, terms) do
@@ -34,7 +25,7 @@ defmodule ExTorch.Checkpoint.Access do
         {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(entry.requires_grad)}
     end
   rescue
-    error in Error -> {:error, located(error, ckpt.source)}
+    error in Error -> {:error, Error.located(error, ckpt.source)}
   end
 
   def place(_ckpt, other, _entry), do: {:ok, other}

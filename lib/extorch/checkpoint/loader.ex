@@ -39,7 +39,7 @@ defmodule ExTorch.Checkpoint.Loader do
       :ok
     else
       {:error,
-       located(
+       Error.located(
          Error.new(:limit, "the tensors have #{total} bytes; the limit total_bytes is #{limit}"),
          ckpt.source
        )}
@@ -112,7 +112,7 @@ defmodule ExTorch.Checkpoint.Loader do
         storages = Map.put(storages, entry.storage, {offset, data})
         {:cont, {:ok, [tensor | done], storages, {progress, bytes}}}
       else
-        {:error, error} -> {:halt, {:error, located(error, source)}}
+        {:error, error} -> {:halt, {:error, Error.located(error, source)}}
       end
     end)
   end
@@ -128,7 +128,7 @@ defmodule ExTorch.Checkpoint.Loader do
           read_all(ckpt, indices, tries - 1)
 
         {:collect, error} ->
-          {:error, located(error, ckpt.source)}
+          {:error, Error.located(error, ckpt.source)}
 
         other ->
           other
@@ -160,7 +160,7 @@ defmodule ExTorch.Checkpoint.Loader do
         {:collect, error}
 
       {:error, error} ->
-        {:error, located(error, ckpt.source)}
+        {:error, Error.located(error, ckpt.source)}
     end
   end
 

@@ -164,7 +164,7 @@ defmodule ExTorch.Store.Sharded do
         {:error, located(:limit, "an index of more than #{@index_limit} bytes", index)}
 
       {:error, %Error{} = error} ->
-        {:error, %{error | path: index}}
+        {:error, Error.located(error, index)}
 
       {:error, :enoent} ->
         {:error, located(:not_found, "there is no such index", index)}
@@ -249,7 +249,7 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  defp located(reason, message, path), do: %{Error.new(reason, message) | path: path}
+  defp located(reason, message, path), do: Error.located(Error.new(reason, message), path)
 
   # ---- Writing ----
 
