@@ -243,6 +243,10 @@ defmodule Bench.Data do
     end
   end
 
+  @doc "The median of several runs, and each of them."
+  def show_runs(label, runs, note \\ ""),
+    do: show(label, middle(runs), "#{note} (#{Enum.map_join(runs, ", ", &round/1)})")
+
   @doc "What the tickers of several runs saw, beside ours and beside the plain loops."
   def show_ticker(worst, calm) do
     IO.puts(

@@ -65,14 +65,20 @@ runs =
     {Data.limit(limits, [path]), fresh.("read"), number.(Data.python(torch, [path, limits]))}
   end
 
-limit = Data.middle(Enum.map(runs, fn {{ms, _}, _, _} -> ms end))
-mine = Data.middle(Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end))
-theirs = if elem(hd(runs), 2), do: Data.middle(Enum.map(runs, &elem(&1, 2)))
+loops = Enum.map(runs, fn {{ms, _}, _, _} -> ms end)
+loads = Enum.map(runs, fn {_, {ms, _, _}, _} -> ms end)
+peers = Enum.map(runs, &elem(&1, 2))
+mine = Data.middle(loads)
 
 IO.puts("#{Float.round(size / 1.0e9, 2)} GB, 291 tensors, medians of 5 fresh processes")
-Data.show("read() loop into fresh huge pages", limit)
-Data.show("ExTorch.load", mine, "#{Float.round(mine / limit, 2)} of the loop")
-if theirs, do: Data.show("torch.load", theirs, "#{Float.round(theirs / mine, 2)} times ours")
+Data.show_runs("read() loop into fresh huge pages", loops)
+of_loop = Float.round(mine / Data.middle(loops), 2)
+Data.show_runs("ExTorch.load", loads, "#{of_loop} of the loop")
+
+if hd(peers),
+  do:
+    Data.show_runs("torch.load", peers, "#{Float.round(Data.middle(peers) / mine, 2)} times ours")
+
 extra = runs |> Enum.map(fn {_, {_, bytes, _}, _} -> bytes end) |> Enum.max()
 IO.puts("memory: the payload and #{Float.round((extra - size) / 1024 / 1024, 1)} MiB")
 worst = Enum.map(runs, fn {_, {_, _, ms}, _} -> ms end)

@@ -60,17 +60,23 @@ runs =
     {limit, String.to_float(ms), String.to_integer(kb), String.to_float(worst), peer}
   end
 
-limit = Data.middle(Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end))
-mine = Data.middle(Enum.map(runs, &elem(&1, 1)))
-peer = if elem(hd(runs), 4), do: Data.middle(Enum.map(runs, &elem(&1, 4)))
+loops = Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end)
+saves = Enum.map(runs, &elem(&1, 1))
+peers = Enum.map(runs, &elem(&1, 4))
+mine = Data.middle(saves)
 
 IO.puts(
   "#{Float.round(total / 1.0e9, 2)} GB, 291 tensors, to #{dir}, medians of 5 fresh processes"
 )
 
-Data.show("write() loop", limit)
-Data.show("ExTorch.save, with CRC", mine, "#{Float.round(mine / limit, 2)} of the loop")
-if peer, do: Data.show("torch.save", peer, "#{Float.round(peer / mine, 2)} times ours")
+Data.show_runs("write() loop", loops)
+of_loop = Float.round(mine / Data.middle(loops), 2)
+Data.show_runs("ExTorch.save, with CRC", saves, "#{of_loop} of the loop")
+
+if hd(peers),
+  do:
+    Data.show_runs("torch.save", peers, "#{Float.round(Data.middle(peers) / mine, 2)} times ours")
+
 extra = runs |> Enum.map(&elem(&1, 2)) |> Enum.max()
 IO.puts("memory: #{Float.round(extra / 1024, 1)} MiB more at its peak")
 worst = Enum.map(runs, &elem(&1, 3))
