@@ -58,7 +58,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example demo test check fuzz matrix bench clean format
+.PHONY: all example pickle_load demo test check fuzz matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Which objects the libraries were linked from: another variant (SAN=asan) links them again.
@@ -93,6 +93,12 @@ $(BUILD)/example_nif.so: test/c/example_nif.c c_src/include/extorch.h $(BUILD)/c
 	@echo " CC $(notdir $@)"
 	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -shared $< $(LDFLAGS) -o $@
 
+# LibTorch's own reader in C++, for the tests.
+pickle_load: $(BUILD)/pickle_load
+$(BUILD)/pickle_load: test/c/pickle_load.cpp $(BUILD)/cxx.flags
+	@echo "CXX $(notdir $@)"
+	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -O0 $< $(TORCH_LIBS) $(LDFLAGS) -o $@
+
 FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
 $(BUILD)/%.flags: always
@@ -122,7 +128,7 @@ demo: setup-build
 	@$(MIX) run --no-deps-check scripts/demo.exs
 
 test: setup-test
-	@$(MAKE) --no-print-directory all example
+	@$(MAKE) --no-print-directory all example pickle_load
 	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
 	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)
 
@@ -141,7 +147,7 @@ bench: setup-test
 
 format:
 	@mix format
-	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch]
+	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch] test/c/*.cpp
 
 clean:
 	@rm -rf $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,build) $(PRIV)/*.so $(PRIV)/.variant

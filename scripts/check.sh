@@ -10,7 +10,7 @@ step() { printf '== %s\n' "$*"; }
 
 step "formatting"
 mix format --check-formatted
-clang-format --dry-run --Werror c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch]
+clang-format --dry-run --Werror c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch] test/c/*.cpp
 
 step "floors: core knows neither Erlang nor LibTorch"
 if grep -nE 'erl_nif\.h|ATen|torch/' c_src/core/*.[ch]; then exit 1; fi

@@ -510,8 +510,6 @@ defmodule ExTorch.SaveTest do
     assert ExTorch.load!(path).shape == {0}
   end
 
-  # ---- Safetensors ----
-
   test "a long pickle, with and without tensors, to a file and as a stream", %{dir: dir} do
     words = Enum.map(1..30_000, &"word #{&1}")
     tensors = %{"large" => ExTorch.full({300_000}, 1.5), "small" => ExTorch.full({3}, 2.5)}

@@ -1,0 +1,75 @@
+defmodule ExTorch.SaveCppTest do
+  # LibTorch's reader in C++ (test/c/pickle_load.cpp, built by `make pickle_load`) loads what we write.
+  use ExTorch.Case
+  @moduletag :no_asan
+
+  # What C++ says about the checkpoint, by name.
+  defp seen_by_cpp(term, opts \\ []) do
+    path = Path.join(System.tmp_dir!(), "extorch_cpp_#{System.unique_integer([:positive])}.pt")
+    :ok = ExTorch.save(term, path, opts)
+    {text, status} = System.cmd(Path.expand("build/pickle_load"), [path], stderr_to_stdout: true)
+    File.rm!(path)
+    assert status == 0, text
+
+    for line <- String.split(text, "\n", trim: true),
+        do: line |> String.split(" ", parts: 2) |> List.to_tuple()
+  end
+
+  test "tensors with their dtypes, shapes, strides and values" do
+    matrix = ExTorch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+    seen =
+      seen_by_cpp(%{
+        "matrix" => matrix,
+        "turned" => Tensor.transpose(matrix, 0, 1),
+        "row" => Tensor.slice(matrix, [1]),
+        "halves" => ExTorch.full({3}, 1.5, dtype: :bfloat16),
+        "counts" => ExTorch.tensor([1, 2, 3]),
+        "flags" => ExTorch.tensor([true, false, true]),
+        "none" => ExTorch.zeros({0, 2}),
+        "scalar" => ExTorch.tensor(7.0, dtype: :float64),
+        "learned" => Tensor.requires_grad(ExTorch.tensor([0.5]), true),
+        "long" => ExTorch.ones({300_000}, dtype: :uint8)
+      })
+
+    assert Map.new(seen) == %{
+             "matrix" => "float [2, 3] [3, 1] 21",
+             "turned" => "float [3, 2] [1, 3] 21",
+             "row" => "float [3] [1] 15",
+             "halves" => "c10::BFloat16 [3] [1] 4.5",
+             "counts" => "long int [3] [1] 6",
+             "flags" => "bool [3] [1] 2",
+             "none" => "float [0, 2] [2, 1] 0",
+             "scalar" => "double [] [] 7",
+             "learned" => "float [1] [1] 0.5",
+             "long" => "unsigned char [300000] [1] 300000"
+           }
+
+    assert [{"row", "float [3] [1] 15"}] =
+             seen_by_cpp(%{"row" => Tensor.slice(matrix, [1])}, compact: true)
+  end
+
+  test "numbers, text and what they stand in, in their order" do
+    pairs = [
+      {"n", 3},
+      {"x", 2.5},
+      {"text", "hi"},
+      {"list", [1, 2.5, nil, true]},
+      {"pair", {1, "a"}}
+    ]
+
+    assert seen_by_cpp(%ExTorch.Python.Dict{pairs: pairs}) == [
+             {"n", "3"},
+             {"x", "2.5"},
+             {"text", "hi"},
+             {"list", "[1, 2.5, None, True]"},
+             {"pair", "(1, a)"}
+           ]
+  end
+
+  test "thousands of tensors" do
+    names = for i <- 1..5000, do: "layers.#{i}.weight"
+    seen = seen_by_cpp(Map.new(names, &{&1, ExTorch.full({16}, 0.5)}))
+    assert Map.new(seen) == Map.new(names, &{&1, "float [16] [1] 8"})
+  end
+end
