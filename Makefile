@@ -97,7 +97,8 @@ $(BUILD)/example_nif.so: test/c/example_nif.c c_src/include/extorch.h $(BUILD)/c
 pickle_load: $(BUILD)/pickle_load
 $(BUILD)/pickle_load: test/c/pickle_load.cpp $(BUILD)/cxx.flags
 	@echo "CXX $(notdir $@)"
-	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -O0 $< $(TORCH_LIBS) $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -U_FORTIFY_SOURCE -O0 $< -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) \
+	  -ltorch_cpu -lc10 -Wl,--allow-shlib-undefined $(LDFLAGS) -o $@
 
 FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)

@@ -7,7 +7,8 @@
  *
  * The first two say that they are ready, and begin when they are given a line. The last two rest before they touch
  * memory that they give back: a virtual machine hands freed memory to its host two to ten seconds later, which can
- * stop all its cores for tens of milliseconds. What they free themselves comes later than what is measured.
+ * stop all its cores for tens of milliseconds. What they free themselves comes later than
+ * what is measured, unless that takes two seconds.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -40,12 +40,9 @@ static void count_ahead(void *subject, size_t from, size_t to, const atomic_bool
   while (!atomic_load_explicit(forgotten, memory_order_relaxed)) {
     uint64_t state = atomic_load(&sum->state), at = pieces_of(state) * XT_PIECE;
     if (at >= to) return;
-    if (at >= atomic_load(&sum->reached) + (uint64_t)AHEAD * XT_PIECE) {
-      xt_idle_rest(REST_US);
-    } else {
-      count(sum, state);
-      xt_idle_yield();
-    }
+    bool near = at < atomic_load(&sum->reached) + (uint64_t)AHEAD * XT_PIECE;
+    if (near) count(sum, state);
+    if (!xt_idle_pause(near ? 0 : REST_US)) return;
   }
 }
 

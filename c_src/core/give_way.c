@@ -6,9 +6,9 @@
 #include <time.h>
 
 enum {
-  NOBODY_NS = 3000,   /* giving up the core takes less than this when nobody wants it */
-  STAY_NS = 1000000,  /* between two moves: each costs the caches */
-  SHARE = 4,          /* others get at most one part in so many of a job's time this way: it has to end as well */
+  NOBODY_NS = 3000,  /* giving up the core takes less than this when nobody wants it */
+  STAY_NS = 1000000, /* between two moves: each costs the caches */
+  SHARE = 4, /* others get at most one part in so many of a thread's time this way: its jobs have to end as well */
   BURST_NS = 5000000, /* except so much at once: after one long guest of the core the next is as welcome */
   FEW_CORES = 8       /* with more of them the kernel finds a free one by itself, and knows which one is near */
 };

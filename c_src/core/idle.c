@@ -12,10 +12,12 @@
 
 enum { ROOM = 16 };
 
-/* free --give--> taken --> waiting --the thread--> in hand --> free; waiting --forget--> taken --> free.
+/* free --give--> taken --> waiting --the thread--> in hand <--> paused; in hand --> free; waiting or paused --forget-->
+ * taken --> free.
  *
- * No locks: this thread may be put aside while it holds one, and then everybody would wait for it. */
-enum { FREE, TAKEN, WAITING, IN_HAND };
+ * No locks: this thread may be put aside while it holds one, and then everybody would wait for it. It may also be put
+ * aside in a pause, for long where all cores are busy; so others can take the job from it there. */
+enum { FREE, TAKEN, WAITING, IN_HAND, PAUSED };
 
 typedef struct {
   atomic_int state;
@@ -29,10 +31,9 @@ static slot slots[ROOM];
 static atomic_uint_least64_t numbers;
 static sem_t given;
 static bool running;
+static slot *at_work; /* the thread's own: what it has in hand, NULL once that was taken from it */
 
-void xt_idle_rest(int microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000L}, NULL); }
-
-void xt_idle_yield(void) { sched_yield(); }
+static void rest(int microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000L}, NULL); }
 
 static bool change(slot *s, int from, int to) { return atomic_compare_exchange_strong(&s->state, &from, to); }
 
@@ -60,10 +61,23 @@ static void *work(void *unused) {
     }
     slot *s = oldest();
     if (!s || !change(s, WAITING, IN_HAND)) continue; /* it was forgotten */
+    at_work = s;
     if (allowed) s->job.run(s->job.subject, s->job.from, s->job.to, &s->forgotten);
-    end(s);
+    if (at_work) end(s);
   }
   return unused;
+}
+
+bool xt_idle_pause(int microseconds) {
+  slot *s = at_work;
+  atomic_store(&s->state, PAUSED);
+  /* forgotten just before: nobody saw that it is paused, and the thread may not come back soon */
+  if (!atomic_load(&s->forgotten)) {
+    if (microseconds) rest(microseconds);
+    else sched_yield();
+  }
+  if (!change(s, PAUSED, IN_HAND)) at_work = NULL;
+  return at_work != NULL;
 }
 
 /* The jobs fault pages in. Only since Linux 6.4 that holds no lock of the whole address space. */
@@ -107,17 +121,19 @@ void xt_idle_forget(const void *subject) {
   for (int i = 0; i < ROOM; i++) {
     slot *s = &slots[i];
     if (atomic_load(&s->subject) != subject) continue;
-    if (change(s, WAITING, TAKEN)) end(s);
-    else atomic_store(&s->forgotten, true);
+    atomic_store(&s->forgotten, true);
+    if (change(s, WAITING, TAKEN) || change(s, PAUSED, TAKEN)) end(s);
   }
 }
 
 static bool holds_forgotten(void) {
-  for (int i = 0; i < ROOM; i++)
-    if (atomic_load(&slots[i].state) == IN_HAND && atomic_load(&slots[i].forgotten)) return true;
+  for (int i = 0; i < ROOM; i++) {
+    int state = atomic_load(&slots[i].state);
+    if ((state == IN_HAND || state == PAUSED) && atomic_load(&slots[i].forgotten)) return true;
+  }
   return false;
 }
 
 void xt_idle_settle(int timeout_ms) {
-  for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) xt_idle_rest(100);
+  for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) rest(100);
 }

@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* `run` works on these bytes of the subject until it is done or `forgotten`; `drop` lets the subject go. */
+/* `run` works on these bytes of the subject until it is done or `forgotten`, and pauses between its pieces; `drop` lets
+ * the subject go. */
 typedef struct {
   void (*run)(void *subject, size_t from, size_t to, const atomic_bool *forgotten);
   void (*drop)(void *subject);
@@ -20,18 +21,17 @@ typedef struct {
 /* False when there is much to do already, or no thread: then the subject is still the caller's to drop. */
 bool xt_idle_give(xt_idle_job job);
 
-/* Nobody needs it any more: its jobs are dropped as soon as the thread can, at once where it has not begun. */
+/* Nobody needs it any more: its jobs are dropped at once, except one in the middle of a piece, which ends with that. */
 void xt_idle_forget(const void *subject);
 
 /* Waits until the thread holds nothing that was forgotten, at most so long. */
 void xt_idle_settle(int timeout_ms);
 
-/* Jobs rest now and then, less than a second: with all cores busy everybody's timers come late, on virtual machines
- * most of all. */
-void xt_idle_rest(int microseconds);
-
-/* And between any two pieces they give up the core: a scheduler of the VM that looked for work and gave it up would get
- * it back only at the kernel's next tick. */
-void xt_idle_yield(void);
+/* For `run`: lets others have the core, and rests for less than a second where that is not 0. False: the job was
+ * forgotten meanwhile and its subject is gone.
+ *
+ * Without it a scheduler of the VM that looked for work and gave up its core would get it back only at the kernel's
+ * next tick. And with all cores busy everybody's timers come late, on virtual machines most of all: hence the rests. */
+bool xt_idle_pause(int microseconds);
 
 #endif

@@ -11,7 +11,7 @@ static void touch(void *subject, size_t from, size_t to, const atomic_bool *forg
   for (uintptr_t at = data + from; at < data + to && !atomic_load_explicit(forgotten, memory_order_relaxed);) {
     __atomic_fetch_or((unsigned char *)at, 0, __ATOMIC_RELAXED);
     at = (at & ~(uintptr_t)(PAGE - 1)) + PAGE;
-    if (at % HUGE_PAGE == 0) xt_idle_rest(REST_US);
+    if (at % HUGE_PAGE == 0 && !xt_idle_pause(REST_US)) return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "../../c_src/core/arena.h"
+#include "../../c_src/core/buffer.h"
 #include "../../c_src/core/calls.h"
 #include "../../c_src/core/checksum.h"
 #include "../../c_src/core/dtype.h"
@@ -260,6 +261,46 @@ static void spares(void) {
   CHECK(!xt_spare_take(2 << 20));
 }
 
+static void pause_long(void *subject, size_t from, size_t to, const atomic_bool *forgotten) {
+  (void)from, (void)to;
+  atomic_store((atomic_int *)subject, 1);
+  while (!atomic_load(forgotten) && xt_idle_pause(500000)) {
+  }
+}
+
+static void count_drop(void *subject) { atomic_fetch_add((atomic_int *)subject, 10); }
+
+/* A job that is forgotten in a pause goes at once, however long the thread stays away; each is dropped once. */
+static void idle(void) {
+  static atomic_int jobs[20];
+  int begun = 0, at_once = 0;
+  for (int i = 0; i < 20 && !at_once; i++) {
+    if (!xt_idle_give((xt_idle_job){pause_long, count_drop, &jobs[i], 0, 0})) continue;
+    for (int ms = 0; ms < 100 && !atomic_load(&jobs[i]); ms++) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    begun += atomic_load(&jobs[i]);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    xt_idle_forget(&jobs[i]);
+    at_once += atomic_load(&jobs[i]) == 11;
+  }
+  CHECK(at_once || !begun);
+  nanosleep(&(struct timespec){0, 600000000}, NULL);
+  xt_idle_settle(1000);
+  for (int i = 0; i < 20; i++) CHECK(atomic_load(&jobs[i]) <= 11 && atomic_load(&jobs[i]) != 1);
+}
+
+static void decimals(void) {
+  static const struct {
+    uint64_t number;
+    const char *text;
+  } cases[] = {{0, "0"}, {9, "9"}, {10, "10"}, {1234567890, "1234567890"}, {UINT64_MAX, "18446744073709551615"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xt_buffer buffer = {0};
+    xt_buffer_decimal(&buffer, cases[i].number);
+    CHECK(buffer.size == strlen(cases[i].text) && !memcmp(buffer.data, cases[i].text, buffer.size));
+    xt_buffer_free(&buffer);
+  }
+}
+
 static void keep(void *owner) { atomic_fetch_add((atomic_int *)owner, 1); }
 static void let_go(void *owner) { atomic_fetch_sub((atomic_int *)owner, 1); }
 
@@ -348,8 +389,8 @@ static void calls(void) {
 }
 
 int main(void) {
-  void (*const tests[])(void) = {errors,  dtypes, elements, memory, reaper,   frozen,   arena,
-                                 suggest, probe,  prefault, spares, checksum, give_way, calls};
+  void (*const tests[])(void) = {errors, dtypes,   elements, memory, reaper,   frozen,   arena,    suggest,
+                                 probe,  prefault, spares,   idle,   decimals, checksum, give_way, calls};
   size_t count = sizeof tests / sizeof *tests;
   for (size_t i = 0; i < count; i++) tests[i]();
   printf("core: %zu passed, 0 failed\n", count);

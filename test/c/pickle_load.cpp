@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
     std::cout << entry.key().toStringRef() << " ";
     if (entry.value().isTensor()) {
       const auto &tensor = entry.value().toTensor();
-      std::cout << tensor.dtype() << " " << tensor.sizes() << " " << tensor.strides() << " "
+      std::cout << c10::toString(tensor.scalar_type()) << " " << tensor.sizes() << " " << tensor.strides() << " "
                 << tensor.sum().item<double>();
     } else {
       std::cout << entry.value();

@@ -12,7 +12,7 @@ defmodule ExTorch.Archive.Input do
   def open(path) when is_binary(path) do
     case File.open(path, [:read, :raw, :binary]) do
       {:ok, device} -> begin(%Device{device: device, ours: true})
-      {:error, reason} -> {:error, no_file(path, reason)}
+      {:error, reason} -> {:error, no_file(reason)}
     end
   end
 
@@ -43,10 +43,10 @@ defmodule ExTorch.Archive.Input do
       else: begin(%Bytes{bytes: Device.rest(device)})
   end
 
-  defp no_file(path, :enoent), do: %{Error.new(:not_found, "there is no such file") | path: path}
+  defp no_file(:enoent), do: Error.new(:not_found, "there is no such file")
 
-  defp no_file(path, reason),
-    do: %{Error.new(:io, "the file cannot be read: #{:file.format_error(reason)}") | path: path}
+  defp no_file(reason),
+    do: Error.new(:io, "the file cannot be read: #{:file.format_error(reason)}")
 
   # The archive lies between the reader's position and its end. A reader that fails here is closed here.
   defp begin(%module{} = reader) do

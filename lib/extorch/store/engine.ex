@@ -54,7 +54,7 @@ defmodule ExTorch.Store.Engine do
             ApplyResult.summary(result)
         )
 
-      {:error, %{error | path: path, result: result}}
+      {:error, Error.located(%{error | result: result}, path)}
     end
   end
 
@@ -320,8 +320,8 @@ defmodule ExTorch.Store.Engine do
 
   def free?(path, _options) do
     if File.exists?(path) do
-      {:error,
-       %{Error.new(:bad_argument, "the file exists; overwrite: true replaces it") | path: path}}
+      error = Error.new(:bad_argument, "the file exists; overwrite: true replaces it")
+      {:error, Error.located(error, path)}
     else
       :ok
     end

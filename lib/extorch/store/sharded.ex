@@ -348,7 +348,7 @@ defmodule ExTorch.Store.Sharded do
                shard_options(name, options)
              ) do
           :ok -> {:cont, {:ok, [{temporary, beside(path, name)} | done]}}
-          {:error, error} -> {:halt, {{:error, %{error | path: beside(path, name)}}, done}}
+          error -> {:halt, {Error.located(error, beside(path, name)), done}}
         end
       end)
 
