@@ -30,8 +30,8 @@ ours = """
 [path, mode, limits] = System.argv()
 rss = fn name -> [_, kb] = Regex.run(~r/\#{name}:\\s+(\\d+) kB/, File.read!("/proc/self/status")); String.to_integer(kb) end
 ExTorch.info()
-base = rss.("VmRSS")
 System.cmd(limits, ["-3000000000", "#{Data.rest()}"])
+base = rss.("VmRSS")
 #{Data.ticker()}
 opts = if mode == "mmap", do: [mmap: true], else: []
 {time, object} = :timer.tc(fn -> ExTorch.load!(path, opts) end)
