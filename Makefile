@@ -18,16 +18,16 @@ Q := $(if $(V),,@)
 # elixir_make gives an application folder; a plain `make` builds in the checkout.
 PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
-CORE := $(sort $(wildcard c_src/core/*.c))
-NIFS := $(sort $(wildcard c_src/*.c))
-SHIM := $(sort $(wildcard c_src/torch/*.cpp)) c_src/core/dtype.c c_src/core/error.c c_src/core/suggest.c
+CORE := $(sort $(wildcard c_src/core/*/*.c))
+NIFS := $(sort $(wildcard c_src/nif/*.c))
+SHIM := $(sort $(wildcard c_src/torch/*.cpp)) $(addprefix c_src/core/base/,dtype.c error.c suggest.c)
 
 , := ,
 SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 OPT := -O2 -fPIC -fvisibility=hidden -pthread
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
-ALL_CXXFLAGS = -std=$(TORCH_STD) $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Ic_src $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
+ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
   -DXT_TORCH_VERSION=$(TORCH_NUMBER) '-DTORCH_VERSION_TEXT="$(TORCH_VERSION)"' $(TORCH_INCLUDES) $(CXXFLAGS)
 LINK := -shared -Wl,-z,nodelete -Wl,-z,relro,-z,now
 
@@ -148,7 +148,7 @@ bench: setup-test
 
 format:
 	@mix format
-	@clang-format -i c_src/*.[ch] c_src/*/*.[ch] c_src/*/*.cpp test/c/*.[ch] test/c/*.cpp
+	@clang-format -i $$(git ls-files '*.[ch]' '*.cpp' '*.hpp')
 
 clean:
 	@rm -rf $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,build) $(PRIV)/*.so $(PRIV)/.variant

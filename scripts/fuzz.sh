@@ -20,7 +20,7 @@ if zipfile.is_zipfile(sys.argv[1]):
 done
 for target in checkpoint forward; do
   clang -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread \
-    "test/c/fuzz_$target.c" c_src/core/*.c -ldeflate -lm -o "build/fuzz/$target"
+    "test/c/fuzz_$target.c" -Ic_src c_src/core/*/*.c -ldeflate -lm -o "build/fuzz/$target"
   "build/fuzz/$target" -max_total_time="$seconds" -max_len=65536 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=256 \
     -artifact_prefix=build/fuzz/ -print_final_stats=1 "build/fuzz/$target.corpus"
 done

@@ -5,7 +5,7 @@ defmodule ExTorch.NativeTest do
 
   test "the table in C and the stubs are the same list" do
     table =
-      Regex.scan(~r/X\((\w+), (\d+), XT_/, File.read!("c_src/nif_table.h"),
+      Regex.scan(~r/X\((\w+), (\d+), XT_/, File.read!("c_src/nif/table.h"),
         capture: :all_but_first
       )
       |> Enum.map(fn [name, arity] -> {String.to_atom(name), String.to_integer(arity)} end)
@@ -22,7 +22,7 @@ defmodule ExTorch.NativeTest do
 
   test "statuses in C and reasons in Elixir are the same list" do
     statuses =
-      Regex.scan(~r/^  X\((\w+)\)/m, File.read!("c_src/core/error.h"), capture: :all_but_first)
+      Regex.scan(~r/^  X\((\w+)\)/m, File.read!("c_src/core/base/error.h"), capture: :all_but_first)
 
     {:ok, types} = Code.Typespec.fetch_types(Error)
 

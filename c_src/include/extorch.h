@@ -1,7 +1,7 @@
 /* For other NIF libraries: take the memory of an ExTorch tensor, with ownership, without linking to ExTorch.
  *
  *   #include <erl_nif.h>
- *   #include "extorch.h"
+ *   #include "include/extorch.h"
  *
  *   ERL_NIF_TERM my_nif(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
  *     extorch_export export;

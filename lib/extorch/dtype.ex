@@ -14,7 +14,7 @@ defmodule ExTorch.DType do
   """
 
   # The table is the one that the C code is built from.
-  @table Path.expand("../../c_src/core/dtypes.def", __DIR__)
+  @table Path.expand("../../c_src/core/base/dtypes.def", __DIR__)
   @external_resource @table
   @rows Regex.scan(~r/^XT_DTYPE\(([^)]*)\)/m, File.read!(@table), capture: :all_but_first)
         |> Enum.map(fn [row] ->

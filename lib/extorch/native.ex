@@ -1,6 +1,6 @@
 defmodule ExTorch.Native do
   @moduledoc false
-  # The stubs of the NIFs: names, arities and specs, nothing else. c_src/nif_table.h has the same list.
+  # The stubs of the NIFs: names, arities and specs, nothing else. c_src/nif/table.h has the same list.
   #
   # A NIF that makes something answers {:ok, value, bytes}: the native bytes it took (ExTorch.Memory). {:collect, error}
   # means that the budget is used up and a garbage collection may help. A wrong term raises ArgumentError.

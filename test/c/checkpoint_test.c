@@ -2,9 +2,9 @@
  * with every bit turned; and with every allocation failing once. Nothing may crash, hang or leak. */
 #include <string.h>
 
-#include "../../c_src/core/loader.h"
-#include "../../c_src/core/memory.h"
 #include "check.h"
+#include "core/checkpoint/batch_load.h"
+#include "core/memory/memory.h"
 #include "failing.h"
 
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};

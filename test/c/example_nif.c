@@ -2,7 +2,7 @@
  * memory of its own whose end it reports. */
 #include <erl_nif.h>
 
-#include "../../c_src/include/extorch.h"
+#include "include/extorch.h"
 
 /* ---- Keeping an ExTorch tensor ---- */
 

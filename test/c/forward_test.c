@@ -3,12 +3,12 @@
  * nothing may crash, hang or leak.
  *
  * Files up to 512 bytes are cut at every two places; with EXTORCH_SWEEP=all those up to 2 KiB, which takes long. */
-#include "../../c_src/core/forward.h"
+#include "core/checkpoint/push.h"
 
 #include <string.h>
 
-#include "../../c_src/core/memory.h"
 #include "check.h"
+#include "core/memory/memory.h"
 #include "failing.h"
 
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../c_src/core/json.h"
-#include "../../c_src/core/loader.h"
-#include "../../c_src/core/pickle.h"
+#include "core/base/json.h"
+#include "core/checkpoint/batch_load.h"
+#include "core/pickle/unpickle.h"
 
 static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
 

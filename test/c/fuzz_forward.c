@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../c_src/core/forward.h"
+#include "core/checkpoint/push.h"
 
 static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
 enum { SPOOL = 1 << 18 };

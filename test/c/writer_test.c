@@ -6,12 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../c_src/core/idle.h"
-#include "../../c_src/core/loader.h"
-#include "../../c_src/core/memory.h"
-#include "../../c_src/core/pickler.h"
-#include "../../c_src/core/writer.h"
 #include "check.h"
+#include "core/checkpoint/batch_load.h"
+#include "core/checkpoint/saver.h"
+#include "core/memory/memory.h"
+#include "core/os/background.h"
+#include "core/pickle/pickler.h"
 
 static const uint64_t big = (5ull << 30) + 12;
 static uint8_t *zeros;

@@ -1,0 +1,102 @@
+#include "core/base/arena.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+typedef struct xt_arena_chunk {
+  struct xt_arena_chunk *next;
+  size_t used, size;
+  max_align_t data[];
+} chunk;
+
+/* Chunks double. Large ones are mappings that ask for huge pages: the tree of ten thousand tensors would otherwise
+ * spend a quarter of its time in page faults. */
+enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(max_align_t) };
+
+/* Chunks of the usual large size are kept for the next arena: a node that opens one file after the other would clear
+ * the same pages each time. */
+enum { KEPT = 4 };
+static chunk *kept;
+static int kept_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static chunk *take_kept(void) {
+  pthread_mutex_lock(&lock);
+  chunk *c = kept;
+  if (c) kept = c->next, kept_count--;
+  pthread_mutex_unlock(&lock);
+  if (c) memset(c->data, 0, c->used);
+  if (c) c->used = 0;
+  return c;
+}
+
+static bool keep(chunk *c) {
+  pthread_mutex_lock(&lock);
+  bool room = kept_count < KEPT;
+  if (room) {
+    c->next = kept;
+    kept = c;
+    kept_count++;
+  }
+  pthread_mutex_unlock(&lock);
+  return room;
+}
+
+static chunk *new_chunk(size_t room) {
+  size_t size = sizeof(chunk) + room;
+  if (room < MAPPED) return calloc(1, size);
+  chunk *made = size == LAST_CHUNK ? take_kept() : NULL;
+  if (made) return made;
+  made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (made == MAP_FAILED) return NULL;
+  madvise(made, size, MADV_HUGEPAGE);
+  return made;
+}
+
+static void free_chunk(chunk *c) {
+  if (c->size < MAPPED) free(c);
+  else if (sizeof *c + c->size != LAST_CHUNK || !keep(c)) munmap(c, sizeof *c + c->size);
+}
+
+void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+  bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+  if (!bytes) bytes = ALIGN;
+  if (arena->limit && (arena->used > arena->limit || bytes > arena->limit - arena->used)) {
+    arena->exceeded = true;
+    return NULL;
+  }
+  chunk *head = arena->chunks;
+  if (!head || head->size - head->used < bytes) {
+    size_t room = head ? 2 * head->size : FIRST_CHUNK;
+    if (room >= LAST_CHUNK) room = LAST_CHUNK - sizeof(chunk); /* whole huge pages */
+    if (room < bytes) room = bytes;
+    head = new_chunk(room);
+    if (!head) return NULL;
+    head->next = arena->chunks;
+    head->size = room;
+    arena->chunks = head;
+  }
+  void *piece = (char *)head->data + head->used;
+  head->used += bytes;
+  arena->used += bytes;
+  return piece;
+}
+
+char *xt_arena_text(xt_arena *arena, const char *text, size_t size) {
+  char *copy = size == SIZE_MAX ? NULL : xt_arena_alloc(arena, size + 1, 1);
+  if (copy && size) memcpy(copy, text, size);
+  return copy;
+}
+
+void xt_arena_free(xt_arena *arena) {
+  for (chunk *next, *at = arena->chunks; at; at = next) {
+    next = at->next;
+    free_chunk(at);
+  }
+  *arena = (xt_arena){0};
+}

@@ -1,0 +1,29 @@
+#include "core/base/dtype.h"
+
+#include <string.h>
+
+static const xt_dtype_info table[] = {
+#define XT_DTYPE(name, size, torch, kind, nx, bits, alias) {#name, size, torch, XT_KIND_##kind, #nx, bits, #alias},
+#include "core/base/dtypes.def"
+#undef XT_DTYPE
+};
+
+const xt_dtype_info *xt_dtype_get(xt_dtype dtype) { return &table[dtype]; }
+
+xt_dtype xt_dtype_from_name(const char *name) {
+  for (int i = 0; i < XT_DTYPE_COUNT; i++)
+    if (!strcmp(table[i].name, name) || !strcmp(table[i].alias, name)) return (xt_dtype)i;
+  return XT_DTYPE_COUNT;
+}
+
+xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits) {
+  for (int i = 0; i < XT_DTYPE_COUNT; i++)
+    if (table[i].nx_bits == bits && bits != 0 && !strcmp(table[i].nx, nx)) return (xt_dtype)i;
+  return XT_DTYPE_COUNT;
+}
+
+xt_dtype xt_dtype_from_torch(int torch) {
+  for (int i = 0; i < XT_DTYPE_COUNT; i++)
+    if (table[i].torch == torch) return (xt_dtype)i;
+  return XT_DTYPE_COUNT;
+}

@@ -1,0 +1,50 @@
+/* Element types: names, sizes and numbers, from the one table in dtypes.def. */
+#ifndef XT_BASE_DTYPE_H
+#define XT_BASE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+#define XT_DTYPE(name, size, torch, kind, nx, bits, alias) XT_##name,
+#include "core/base/dtypes.def"
+#undef XT_DTYPE
+  XT_DTYPE_COUNT
+} xt_dtype;
+
+typedef enum {
+  XT_KIND_FLOAT,
+  XT_KIND_INT,
+  XT_KIND_UINT,
+  XT_KIND_BOOL,
+  XT_KIND_COMPLEX,
+  XT_KIND_QUANT,
+  XT_KIND_BITS
+} xt_kind;
+
+typedef struct {
+  const char *name;
+  size_t size;
+  int torch; /* c10::ScalarType */
+  xt_kind kind;
+  const char *nx; /* "none" where Nx has no such type */
+  int nx_bits;
+  const char *alias;
+} xt_dtype_info;
+
+const xt_dtype_info *xt_dtype_get(xt_dtype dtype);
+
+/* All return XT_DTYPE_COUNT when there is no such type. */
+xt_dtype xt_dtype_from_name(const char *name);
+xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits);
+xt_dtype xt_dtype_from_torch(int torch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,310 @@
+#include "core/base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/table.h"
+#include "core/base/utf8.h"
+
+bool xt_json_fail(xt_json *j, const char *why) {
+  if (!j->wrong) j->wrong = why;
+  return false;
+}
+
+void xt_json_begin(xt_json *j, const uint8_t *data, size_t size, xt_arena *arena) {
+  *j = (xt_json){.data = data, .size = size, .arena = arena};
+}
+
+char xt_json_peek(xt_json *j) {
+  if (j->at < j->size && j->data[j->at] > ' ' && !j->wrong) return (char)j->data[j->at];
+  while (j->at < j->size &&
+         (j->data[j->at] == ' ' || j->data[j->at] == '\n' || j->data[j->at] == '\t' || j->data[j->at] == '\r'))
+    j->at++;
+  return j->at < j->size && !j->wrong ? (char)j->data[j->at] : 0;
+}
+
+static inline bool take(xt_json *j, char c) {
+  if (j->at < j->size && j->data[j->at] == (uint8_t)c && !j->wrong) return j->at++, true;
+  if (xt_json_peek(j) != c) return false;
+  j->at++;
+  return true;
+}
+
+/* ---- Objects and arrays ---- */
+
+static bool enter(xt_json *j, char opens, char closes) {
+  if (!take(j, opens)) return xt_json_fail(j, opens == '{' ? "an object is missing" : "an array is missing");
+  if (j->depth == XT_JSON_DEPTH) return xt_json_fail(j, "it is nested too deeply");
+  j->depth++;
+  j->first[j->depth] = true;
+  j->closes[j->depth] = closes;
+  return true;
+}
+
+/* True when another member follows; leaves the object or array when none does. */
+static bool another(xt_json *j) {
+  if (j->wrong) return false;
+  if (take(j, j->closes[j->depth])) {
+    j->depth--;
+    return false;
+  }
+  if (!j->first[j->depth] && !take(j, ',')) return xt_json_fail(j, "a comma or a bracket is missing");
+  if (!j->first[j->depth] && xt_json_peek(j) == j->closes[j->depth])
+    return xt_json_fail(j, "a comma has nothing after it");
+  j->first[j->depth] = false;
+  return true;
+}
+
+bool xt_json_object(xt_json *j) { return enter(j, '{', '}'); }
+bool xt_json_array(xt_json *j) { return enter(j, '[', ']'); }
+bool xt_json_item(xt_json *j) { return another(j); }
+
+bool xt_json_key(xt_json *j, xt_json_string *key) {
+  if (!another(j) || !xt_json_text(j, key)) return false;
+  return take(j, ':') || xt_json_fail(j, "a colon is missing");
+}
+
+/* ---- Strings ---- */
+
+static int hex4(const uint8_t *at) {
+  int value = 0;
+  for (int i = 0; i < 4; i++) {
+    int digit = at[i] >= '0' && at[i] <= '9'   ? at[i] - '0'
+                : at[i] >= 'a' && at[i] <= 'f' ? at[i] - 'a' + 10
+                : at[i] >= 'A' && at[i] <= 'F' ? at[i] - 'A' + 10
+                                               : -1;
+    if (digit < 0) return -1;
+    value = value << 4 | digit;
+  }
+  return value;
+}
+
+static size_t put_utf8(char *to, uint32_t c) {
+  if (c < 0x80) return to[0] = (char)c, 1;
+  if (c < 0x800) return to[0] = (char)(0xC0 | c >> 6), to[1] = (char)(0x80 | (c & 63)), 2;
+  if (c < 0x10000)
+    return to[0] = (char)(0xE0 | c >> 12), to[1] = (char)(0x80 | (c >> 6 & 63)), to[2] = (char)(0x80 | (c & 63)), 3;
+  to[0] = (char)(0xF0 | c >> 18), to[1] = (char)(0x80 | (c >> 12 & 63));
+  to[2] = (char)(0x80 | (c >> 6 & 63)), to[3] = (char)(0x80 | (c & 63));
+  return 4;
+}
+
+/* \uXXXX, or two of them for one character above 0xFFFF; *at is behind the u. Length of what was read, 0: broken. */
+static size_t unicode(const uint8_t *at, size_t left, uint32_t *c) {
+  int high = left >= 4 ? hex4(at) : -1;
+  *c = (uint32_t)high;
+  if (high < 0 || (high >= 0xDC00 && high < 0xE000)) return 0;
+  if (high < 0xD800 || high >= 0xE000) return 4;
+  int low = left >= 10 && at[4] == '\\' && at[5] == 'u' ? hex4(at + 6) : -1;
+  if (low < 0xDC00 || low >= 0xE000) return 0;
+  *c = 0x10000 + (((uint32_t)high - 0xD800) << 10) + ((uint32_t)low - 0xDC00);
+  return 10;
+}
+
+static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_string *out) {
+  static const char letters[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
+  char *to = xt_arena_alloc(j->arena, size + 1, 1);
+  size_t length = 0;
+  if (!to) return j->no_memory = true, xt_json_fail(j, "there is no memory for it");
+  for (size_t i = 0; i < size; i++) {
+    if (from[i] != '\\') {
+      to[length++] = (char)from[i];
+      continue;
+    }
+    uint8_t letter = from[++i]; /* there is one: the quote was found behind it */
+    const char *known = letter ? strchr(letters, letter) : NULL;
+    if (known) {
+      to[length++] = means[known - letters];
+      continue;
+    }
+    uint32_t c;
+    size_t used = letter == 'u' ? unicode(from + i + 1, size - i - 1, &c) : 0;
+    if (!used) return xt_json_fail(j, "an escape is none");
+    length += put_utf8(to + length, c);
+    i += used;
+  }
+  *out = (xt_json_string){to, length};
+  return true;
+}
+
+/* Eight characters that need no second look: printable ASCII without quote and backslash. Each test leaves its answer
+ * in the top bits of the bytes. */
+static bool all_plain(const uint8_t *at) {
+  const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
+  uint64_t word;
+  memcpy(&word, at, 8);
+  uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
+  uint64_t odd = word | (word - ones * 0x20) | (quote - ones) | (slash - ones);
+  return !(odd & tops);
+}
+
+bool xt_json_text(xt_json *j, xt_json_string *text) {
+  if (!take(j, '"')) return xt_json_fail(j, "a string is missing");
+  size_t start = j->at;
+  bool escaped = false, wide = false;
+  for (;; j->at++) {
+    while (j->size - j->at >= 8 && all_plain(j->data + j->at)) j->at += 8;
+    if (j->at >= j->size) return xt_json_fail(j, "a string has no end");
+    uint8_t c = j->data[j->at];
+    if (c == '"') break;
+    if (c < 0x20) return xt_json_fail(j, "a string holds a control character");
+    if (c == '\\') {
+      escaped = true;
+      if (++j->at >= j->size) return xt_json_fail(j, "a string has no end");
+    }
+    if (c >= 0x80) wide = true;
+  }
+  const uint8_t *from = j->data + start;
+  size_t size = j->at++ - start;
+  if (wide && xt_utf8_check(from, size) != XT_UTF8_VALID) return xt_json_fail(j, "a string is not UTF-8");
+  if (escaped) return unescape(j, from, size, text);
+  *text = (xt_json_string){(const char *)from, size};
+  return true;
+}
+
+/* ---- Numbers ---- */
+
+static bool is_digit(const xt_json *j) { return j->at < j->size && j->data[j->at] >= '0' && j->data[j->at] <= '9'; }
+
+enum { SAFE_DIGITS = 18 }; /* so many always fit */
+
+bool xt_json_integer(xt_json *j, int64_t *value) {
+  bool negative = take(j, '-');
+  size_t start = j->at;
+  *value = 0;
+  for (; is_digit(j); j->at++) {
+    int digit = j->data[j->at] - '0';
+    if (j->at - start < SAFE_DIGITS) {
+      *value = *value * 10 + (negative ? -digit : digit);
+      continue;
+    }
+    if (__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, negative ? -digit : digit, value))
+      return xt_json_fail(j, "an integer is past 64 bits");
+  }
+  if (j->at == start) return xt_json_fail(j, "an integer is missing");
+  if (j->data[start] == '0' && j->at - start > 1) return xt_json_fail(j, "an integer begins with 0");
+  char next = j->at < j->size ? (char)j->data[j->at] : 0;
+  if (next == '.' || next == 'e' || next == 'E') return xt_json_fail(j, "there is a fraction where an integer belongs");
+  return true;
+}
+
+/* -?int frac? exp?, not an integer */
+static bool real(xt_json *j, double *value) {
+  char copy[64];
+  size_t start = j->at, digits;
+  if (j->data[j->at] == '-') j->at++;
+  for (digits = j->at; is_digit(j);) j->at++;
+  if (digits == j->at || (j->data[digits] == '0' && j->at - digits > 1)) return xt_json_fail(j, "a number is none");
+  if (j->at < j->size && j->data[j->at] == '.') {
+    for (digits = ++j->at; is_digit(j);) j->at++;
+    if (digits == j->at) return xt_json_fail(j, "a number is none");
+  }
+  if (j->at < j->size && (j->data[j->at] == 'e' || j->data[j->at] == 'E')) {
+    j->at++;
+    if (j->at < j->size && (j->data[j->at] == '+' || j->data[j->at] == '-')) j->at++;
+    for (digits = j->at; is_digit(j);) j->at++;
+    if (digits == j->at) return xt_json_fail(j, "a number is none");
+  }
+  if (j->at - start >= sizeof copy) return xt_json_fail(j, "a number is too long");
+  memcpy(copy, j->data + start, j->at - start);
+  copy[j->at - start] = 0;
+  *value = strtod(copy, NULL);
+  return true;
+}
+
+xt_status xt_json_end(xt_json *j, xt_error *error) {
+  if (!j->wrong && xt_json_peek(j)) j->wrong = "something follows its end";
+  if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the JSON text");
+  if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "the JSON text is broken: %s", j->wrong);
+  return XT_STATUS_ok;
+}
+
+/* ---- Trees ---- */
+
+static bool word(xt_json *j, const char *text) {
+  size_t size = strlen(text);
+  if (j->size - j->at < size || memcmp(j->data + j->at, text, size)) return xt_json_fail(j, "a value is missing");
+  j->at += size;
+  return true;
+}
+
+static xt_node *scalar(xt_json *j) {
+  char kind = xt_json_peek(j);
+  xt_node *node = xt_node_new(j->arena, XT_NODE_NONE);
+  xt_json_string text;
+  if (!node) {
+    j->no_memory = true;
+    xt_json_fail(j, "there is no memory for it");
+  } else if (kind == '"') {
+    node->kind = XT_NODE_TEXT;
+    if (xt_json_text(j, &text)) node->text.data = text.data, node->text.size = text.size;
+  } else if (kind == 't' || kind == 'f') {
+    node->kind = XT_NODE_BOOL;
+    node->boolean = kind == 't';
+    word(j, kind == 't' ? "true" : "false");
+  } else if (kind == 'n') {
+    word(j, "null");
+  } else if (kind == '-' || (kind >= '0' && kind <= '9')) {
+    size_t end = j->at + 1;
+    while (end < j->size && j->data[end] >= '0' && j->data[end] <= '9') end++;
+    bool fraction = end < j->size && (j->data[end] == '.' || j->data[end] == 'e' || j->data[end] == 'E');
+    node->kind = fraction ? XT_NODE_FLOAT : XT_NODE_INT;
+    if (fraction) real(j, &node->number);
+    else xt_json_integer(j, &node->integer);
+  } else {
+    xt_json_fail(j, "a value is missing");
+  }
+  return j->wrong ? NULL : node;
+}
+
+typedef struct {
+  xt_node *node;
+  xt_table keys;
+} level;
+
+static bool add(xt_json *j, xt_node *list, xt_node *item) {
+  if (xt_node_append(j->arena, list, item)) return true;
+  j->no_memory = true;
+  return xt_json_fail(j, "there is no memory for it");
+}
+
+static bool add_key(xt_json *j, level *in) {
+  xt_json_string text;
+  bool is_new = true;
+  if (!xt_json_key(j, &text)) return false;
+  xt_node *key = xt_node_new(j->arena, XT_NODE_TEXT);
+  if (!key || !xt_table_put(&in->keys, text.data, text.size, &is_new)) {
+    j->no_memory = true;
+    return xt_json_fail(j, "there is no memory for it");
+  }
+  if (!is_new) return xt_json_fail(j, "an object has one key twice");
+  key->text.data = text.data, key->text.size = text.size;
+  return add(j, in->node, key);
+}
+
+/* Reads a scalar, or enters an object or array; adds it to the level it is in. */
+static xt_node *value(xt_json *j, level *levels, int *depth) {
+  char kind = xt_json_peek(j);
+  bool container = kind == '{' || kind == '[';
+  if (container && !(kind == '{' ? xt_json_object(j) : xt_json_array(j))) return NULL;
+  xt_node *node = container ? xt_node_new(j->arena, kind == '{' ? XT_NODE_DICT : XT_NODE_LIST) : scalar(j);
+  if (container && !node) j->no_memory = true, xt_json_fail(j, "there is no memory for it");
+  if (!node || (*depth && !add(j, levels[*depth].node, node))) return NULL;
+  if (container) levels[++*depth] = (level){node, {0}};
+  return node;
+}
+
+xt_status xt_json_read(const uint8_t *data, size_t size, xt_arena *arena, xt_node **root, xt_error *error) {
+  xt_json j;
+  level levels[XT_JSON_DEPTH + 1];
+  int depth = 0;
+  xt_json_begin(&j, data, size, arena);
+  *root = value(&j, levels, &depth);
+  while (depth && !j.wrong) {
+    bool more = levels[depth].node->kind == XT_NODE_DICT ? add_key(&j, &levels[depth]) : xt_json_item(&j);
+    if (more) value(&j, levels, &depth);
+    else if (!j.wrong) xt_table_free(&levels[depth--].keys);
+  }
+  while (depth) xt_table_free(&levels[depth--].keys);
+  return xt_json_end(&j, error);
+}

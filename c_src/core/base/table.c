@@ -1,0 +1,102 @@
+#include "core/base/table.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* Two secrets of this process go into every round, so that a file cannot aim for collisions. */
+static uint64_t secrets[2];
+
+static void choose_secrets(void) {
+  uint64_t fallback[2] = {(uint64_t)(uintptr_t)&secrets ^ 0x9E3779B97F4A7C15ull,
+                          (uint64_t)time(NULL) * 0xD6E8FEB86659FD93ull};
+  if (getrandom(secrets, sizeof secrets, GRND_NONBLOCK) != sizeof secrets) memcpy(secrets, fallback, sizeof secrets);
+}
+
+/* The 128 bits of a product, folded. */
+static uint64_t mix(uint64_t a, uint64_t b) {
+  __extension__ unsigned __int128 product = (unsigned __int128)a * b;
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint32_t hash_of(const void *key, size_t size) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  const unsigned char *bytes = key;
+  pthread_once(&once, choose_secrets);
+  uint64_t hash = secrets[0] ^ size;
+  for (; size >= 8; bytes += 8, size -= 8) {
+    uint64_t word;
+    memcpy(&word, bytes, 8);
+    hash = mix(hash ^ word, secrets[1] ^ hash);
+  }
+  uint64_t word = 0;
+  memcpy(&word, bytes, size);
+  hash = mix(hash ^ word ^ secrets[0], secrets[1]);
+  return (uint32_t)(hash >> 32);
+}
+
+static xt_table_slot *find(const xt_table *table, const void *key, size_t size, uint32_t hash) {
+  size_t mask = table->room - 1;
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    xt_table_slot *slot = &table->slots[at];
+    if (!slot->item) return slot;
+    const xt_table_item *item = &table->items[slot->item - 1];
+    if (slot->hash == hash && item->size == size && !memcmp(item->key, key, size)) return slot;
+  }
+}
+
+static bool grow_slots(xt_table *table, size_t room) {
+  xt_table_slot *slots = calloc(room, sizeof *slots);
+  if (!slots) return false;
+  for (size_t i = 0; i < table->room; i++) {
+    if (!table->slots[i].item) continue;
+    size_t at = table->slots[i].hash & (room - 1);
+    while (slots[at].item) at = (at + 1) & (room - 1);
+    slots[at] = table->slots[i];
+  }
+  free(table->slots);
+  table->slots = slots;
+  table->room = room;
+  return true;
+}
+
+bool xt_table_reserve(xt_table *table, size_t count) {
+  if (count > UINT32_MAX / 4) return false;
+  if (count > table->items_room) {
+    size_t room = 2 * table->items_room > count ? 2 * table->items_room : count + 8;
+    xt_table_item *items = realloc(table->items, room * sizeof *items);
+    if (!items) return false;
+    table->items = items;
+    table->items_room = room;
+  }
+  if (2 * count <= table->room) return true;
+  size_t room = table->room ? 2 * table->room : 16;
+  while (room < 2 * count) room *= 2;
+  return grow_slots(table, room);
+}
+
+size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new) {
+  if (!xt_table_reserve(table, table->count + 1)) return NULL;
+  uint32_t hash = hash_of(key, size);
+  xt_table_slot *slot = find(table, key, size, hash);
+  *is_new = !slot->item;
+  if (*is_new) {
+    table->items[table->count++] = (xt_table_item){key, size, 0};
+    *slot = (xt_table_slot){hash, (uint32_t)table->count};
+  }
+  return &table->items[slot->item - 1].value;
+}
+
+size_t *xt_table_get(const xt_table *table, const void *key, size_t size) {
+  if (!table->count) return NULL;
+  xt_table_slot *slot = find(table, key, size, hash_of(key, size));
+  return slot->item ? &table->items[slot->item - 1].value : NULL;
+}
+
+void xt_table_free(xt_table *table) {
+  free(table->items);
+  free(table->slots);
+  *table = (xt_table){0};
+}

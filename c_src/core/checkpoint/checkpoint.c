@@ -1,0 +1,141 @@
+#include "core/checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <libdeflate.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/formats/detect.h"
+#include "core/formats/format.h"
+#include "core/formats/zip.h"
+
+/* Deflate cannot expand further than this. */
+enum { MAX_RATIO = 1032 };
+
+/* So often in a row a format may ask for no bytes. */
+enum { MAX_NOTHING = 8 };
+
+void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, const xt_limits *limits, bool strict,
+                         bool verify, xt_error *error) {
+  memset(c, 0, sizeof *c);
+  c->limits = *limits;
+  c->verify = verify;
+  c->file_size = file_size;
+  c->base = base;
+  c->meaning =
+      (xt_meaning){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
+}
+
+const char *xt_checkpoint_format(const xt_checkpoint *c) { return c->script ? "torchscript" : c->format->name; }
+
+/* ---- Records ---- */
+
+xt_record *xt_checkpoint_find(const xt_checkpoint *c, const char *name, size_t size) {
+  xt_record *record = xt_records_find(&c->directory, name, size);
+  if (record) return record;
+  if (size > 5 && !memcmp(name, "data/", 5)) name += 5, size -= 5;
+  for (size_t i = 0; i < c->meaning.storage_count; i++)
+    if (c->meaning.storages[i].key_size == size && !memcmp(c->meaning.storages[i].key, name, size))
+      return c->records[i];
+  return NULL;
+}
+
+xt_need xt_checkpoint_place_need(const xt_record *record) {
+  return (xt_need){record->header, XT_ZIP_LOCAL + record->name_size, NULL};
+}
+
+xt_status xt_checkpoint_check_place(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error) {
+  xt_status status = xt_zip_check_local(record, local, data, error);
+  if (status == XT_STATUS_ok) atomic_store(&record->place, *data);
+  return status;
+}
+
+bool xt_checkpoint_swaps(const xt_checkpoint *c, uint32_t storage) {
+  const xt_storage *s = &c->meaning.storages[storage];
+  bool big = s->data ? s->big_endian : c->big_endian;
+  return big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+xt_status xt_checkpoint_verify(const xt_record *record, uint32_t crc, xt_error *error) {
+  if (!record->has_crc || crc == record->crc) return XT_STATUS_ok;
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                     "the bytes of %.*s do not match their checksum (%08x, the zip says %08x): the file was damaged",
+                     (int)(record->name_size < 200 ? record->name_size : 200), record->name, crc, record->crc);
+}
+
+xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error) {
+  struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
+  if (!inflater) return xt_opening_no_memory(error);
+  size_t got = 0;
+  enum libdeflate_result result =
+      libdeflate_deflate_decompress(inflater, packed, record->packed, to, record->size, &got);
+  libdeflate_free_decompressor(inflater);
+  if (result != LIBDEFLATE_SUCCESS || got != record->size)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "the compressed data of %.*s is broken",
+                       (int)(record->name_size < 200 ? record->name_size : 200), record->name);
+  return xt_checkpoint_verify(record, libdeflate_crc32(0, to, record->size), error);
+}
+
+xt_status xt_checkpoint_check_method(const xt_record *record, xt_error *error) {
+  if (record->method != XT_RECORD_STORED && record->method != XT_RECORD_DEFLATED)
+    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)record->header,
+                       "a record is compressed by zip's method %u: pack it again with deflate", record->method);
+  bool inflated = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
+  if (record->method == XT_RECORD_DEFLATED && inflated)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "a record is larger packed than unpacked");
+  if (record->method == XT_RECORD_DEFLATED && record->size / MAX_RATIO > record->packed)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "a record claims to expand further than deflate can");
+  return XT_STATUS_ok;
+}
+
+/* ---- Opening ---- */
+
+static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+  if (c->format) return c->format->step(c, need, error);
+  uint64_t left = c->file_size > c->base ? c->file_size - c->base : 0;
+  if (!c->head) {
+    c->head_size = left < XT_SNIFF_SIZE ? left : XT_SNIFF_SIZE;
+    if (c->base && !left)
+      return xt_error_set(error, XT_STATUS_bad_argument,
+                          "offset %" PRIu64 " is at or past the end of the file, which has %" PRIu64 " bytes", c->base,
+                          c->file_size);
+    if (!c->head_size) return xt_sniff(NULL, 0, &c->format, error);
+    return xt_opening_ask(c, &c->head, c->base, c->head_size, need, error);
+  }
+  xt_status status = xt_sniff(c->head, c->head_size, &c->format, error);
+  if (status != XT_STATUS_ok) return status;
+  if (c->base && !c->format->anywhere)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "what begins at offset %" PRIu64 " is of the format %s, which begins at 0", c->base,
+                        c->format->name);
+  return c->format->step(c, need, error);
+}
+
+/* What is in memory already is not asked for. */
+xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+  if (c->file_size >= XT_INLINE) /* from there on an offset would be taken for an address */
+    return xt_error_set(error, XT_STATUS_limit, "a file of %" PRIu64 " bytes", c->file_size);
+  for (int nothing = 0; nothing < MAX_NOTHING;) {
+    *need = (xt_need){0, 0, NULL};
+    xt_status status = step(c, need, error);
+    if (status != XT_STATUS_ok || (!need->size && c->root)) return status;
+    if (!need->size) nothing++; /* no bytes were wanted, and there they are: go on */
+    else if (!c->unpacked) return status;
+    else memcpy(need->to, c->memory->data + need->offset, need->size);
+  }
+  return xt_error_set(error, XT_STATUS_corrupt, "the file describes nothing");
+}
+
+void xt_checkpoint_free(xt_checkpoint *c) {
+  for (size_t i = 0; i < c->buffer_count; i++) free(c->buffers[i]);
+  free(c->buffers);
+  free(c->records);
+  free(c->inlined);
+  xt_region_drop(c->memory);
+  xt_index_free(&c->index);
+  xt_meaning_free(&c->meaning);
+  xt_records_free(&c->directory);
+  xt_arena_free(&c->arena);
+  memset(c, 0, sizeof *c);
+}

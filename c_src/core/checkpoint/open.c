@@ -1,0 +1,207 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/formats/format.h"
+#include "core/pickle/scan.h"
+#include "core/pickle/unpickle.h"
+
+/* Memory that an object tree may take: honest ones need a tenth of it. */
+enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
+
+enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
+
+xt_status xt_opening_no_memory(xt_error *error) {
+  return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
+}
+
+/* ---- Buffers ---- */
+
+static void **new_slot(xt_checkpoint *c) {
+  if (c->buffer_count == c->buffer_room) {
+    size_t room = c->buffer_room ? 2 * c->buffer_room : 16;
+    void **grown = realloc(c->buffers, room * sizeof *grown);
+    if (!grown) return NULL;
+    c->buffers = grown;
+    c->buffer_room = room;
+  }
+  return &c->buffers[c->buffer_count];
+}
+
+void *xt_opening_alloc(xt_checkpoint *c, size_t size) {
+  void **slot = new_slot(c);
+  void *buffer = slot ? calloc(1, size ? size : 1) : NULL;
+  if (!buffer) return NULL;
+  c->buffer_count++;
+  return *slot = buffer;
+}
+
+xt_status xt_opening_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
+                         xt_error *error) {
+  if (size >= LARGE) { /* there it has huge pages */
+    *buffer = xt_arena_alloc(&c->arena, size, 1);
+  } else {
+    void **slot = new_slot(c);
+    *buffer = slot ? malloc(size ? size : 1) : NULL;
+    if (*buffer) c->buffers[c->buffer_count++] = *buffer;
+  }
+  if (!*buffer) return xt_opening_no_memory(error);
+  *need = (xt_need){offset, size, *buffer};
+  return XT_STATUS_ok;
+}
+
+/* ---- Windows ---- */
+
+static bool resize(xt_checkpoint *c, xt_window *w, size_t size) {
+  if (size <= w->room) return true;
+  void *old = w->data;
+  void **slot = NULL;
+  for (size_t i = 0; old && i < c->buffer_count; i++)
+    if (c->buffers[i] == old) slot = &c->buffers[i];
+  bool is_new = !slot;
+  if (is_new) slot = new_slot(c);
+  uint8_t *grown = slot ? realloc(old, size) : NULL;
+  if (!grown) return false;
+  *slot = w->data = grown;
+  w->room = size;
+  if (is_new) c->buffer_count++;
+  return true;
+}
+
+const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, uint64_t n, size_t ahead, xt_need *need,
+                             xt_error *error, xt_status *status) {
+  *status = XT_STATUS_ok;
+  if (offset > c->file_size || n > c->file_size - offset) {
+    *status = xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
+                          "the file has %" PRIu64 " bytes and needs %" PRIu64 " at least: an incomplete download?",
+                          c->file_size, offset > UINT64_MAX - n ? UINT64_MAX : offset + n);
+    return NULL;
+  }
+  if (offset >= w->at && offset - w->at <= w->size && n <= w->size - (offset - w->at))
+    return w->data + (offset - w->at);
+  uint64_t size = c->file_size - offset < n + ahead ? c->file_size - offset : n + ahead;
+  /* What is at its end already stays: a window that only grows keeps its start. */
+  bool grows = offset == w->at && w->size;
+  if (!resize(c, w, size)) {
+    *status = xt_opening_no_memory(error);
+    return NULL;
+  }
+  size_t kept = grows ? w->size : 0;
+  *need = (xt_need){offset + kept, size - kept, w->data + kept};
+  w->at = offset;
+  w->size = size;
+  return NULL;
+}
+
+bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need, xt_error *error,
+                      xt_status *status) {
+  if (w->pickle != offset) w->pickle = offset, w->skimmed = (xt_skimmed){0};
+  const uint8_t *data = xt_window_get(c, w, offset, 1, AHEAD, need, error, status);
+  if (!data) return false;
+  size_t have = w->size - (size_t)(offset - w->at);
+  xt_skimmed *skimmed = &w->skimmed;
+  switch (xt_skim(data, have, skimmed)) {
+  case XT_SKIM_END: *size = skimmed->at; break;
+  case XT_SKIM_BROKEN:
+    *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + skimmed->at),
+                          "the pickle is broken: there is no instruction 0x%02x", data[skimmed->at]);
+    return false;
+  default:
+    if (skimmed->at > c->limits.pickle_bytes || skimmed->wanted > c->limits.pickle_bytes) {
+      *status =
+          xt_error_at(error, skimmed->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
+                      "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", c->limits.pickle_bytes);
+      return false;
+    }
+    xt_window_get(c, w, offset, skimmed->at + skimmed->wanted, have, need, error, status);
+    return false;
+  }
+  *skimmed = (xt_skimmed){0};
+  if (*size <= c->limits.pickle_bytes) return true;
+  *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
+                        "a pickle of %zu bytes; the limit pickle_bytes is %" PRIu64, *size, c->limits.pickle_bytes);
+  return false;
+}
+
+/* ---- The tree ---- */
+
+xt_status xt_opening_first_pickle(xt_checkpoint *c, xt_meaning *meaning, const uint8_t *data, size_t size, int64_t at,
+                                  size_t *used, xt_node **root, xt_error *error) {
+  meaning->error = error;
+  /* many small pickles have no more room than one large one */
+  if (!c->pickled) c->before_pickles = c->arena.used;
+  c->pickled += size < MAX_COUNTED ? size : MAX_COUNTED;
+  c->arena.exceeded = false;
+  c->arena.limit = c->before_pickles + TREE_BASE + c->pickled * TREE_RATIO;
+  error->offset = -1;
+  xt_status status = xt_pickle_read(data, size, meaning, used, root);
+  if (status == XT_STATUS_ok) return status;
+  if (status == XT_STATUS_no_memory && c->arena.exceeded)
+    return xt_error_set(error, XT_STATUS_limit, "the pickle of %zu bytes describes an object of more than %zu", size,
+                        c->arena.limit);
+  if (error->offset >= 0) error->offset = at < 0 ? -1 : error->offset + at;
+  return status;
+}
+
+xt_status xt_opening_pickle(xt_checkpoint *c, xt_meaning *meaning, const uint8_t *data, size_t size, int64_t at,
+                            xt_node **root, xt_error *error) {
+  size_t used;
+  return xt_opening_first_pickle(c, meaning, data, size, at, &used, root, error);
+}
+
+static bool is_meta(const xt_storage *storage) {
+  return storage->location_size == 4 && !memcmp(storage->location, "meta", 4);
+}
+
+static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
+  const xt_storage *storage = &c->meaning.storages[i];
+  char name[128] = "data/";
+  size_t prefix = storage->key_size > 10 && !memcmp(storage->key, "constants/", 10) ? 0 : 5;
+  if (storage->key_size > sizeof name - 6) return xt_error_set(error, XT_STATUS_corrupt, "a storage's key is too long");
+  memcpy(name + prefix, storage->key, storage->key_size);
+  name[prefix + storage->key_size] = 0;
+  xt_record *record = xt_records_find(&c->directory, name, prefix + storage->key_size);
+  if (!record) return xt_error_set(error, XT_STATUS_corrupt, "the record %s, which a tensor needs, is missing", name);
+  uint64_t item = xt_dtype_get(storage->dtype)->size;
+  /* torch writes fewer than an element's bytes too many when a byte storage is seen as a wider type */
+  if (record->size < storage->bytes || record->size - storage->bytes >= item)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "the record %s has %" PRIu64 " bytes and its tensor's storage %" PRIu64, name, record->size,
+                       storage->bytes);
+  c->records[i] = record;
+  return xt_checkpoint_check_method(record, error);
+}
+
+static void place_inline(xt_checkpoint *c, size_t i) {
+  const xt_storage *storage = &c->meaning.storages[i];
+  xt_record *record = &c->inlined[i];
+  record->name = storage->key;
+  record->name_size = storage->key_size;
+  xt_record_place(record, XT_INLINE + (uintptr_t)storage->data, storage->bytes);
+  c->records[i] = record;
+}
+
+xt_status xt_opening_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error) {
+  size_t count = c->meaning.storage_count;
+  bool any_inline = false;
+  for (size_t i = 0; i < count; i++) any_inline |= c->meaning.storages[i].data != NULL;
+  if (!c->records) c->records = calloc(count + 1, sizeof *c->records);
+  if (any_inline) c->inlined = calloc(count, sizeof *c->inlined);
+  if (!c->records || (any_inline && !c->inlined)) return xt_opening_no_memory(error);
+  for (size_t i = 0; i < count; i++) {
+    xt_status status = XT_STATUS_ok;
+    if (c->meaning.storages[i].data) place_inline(c, i);
+    else if (!c->records[i] && !is_meta(&c->meaning.storages[i])) status = find_record(c, i, error);
+    if (status != XT_STATUS_ok) return status;
+  }
+  c->arena.exceeded = false;
+  c->arena.limit = c->arena.used + TREE_BASE + (pickle_size < MAX_COUNTED ? pickle_size : MAX_COUNTED) * TREE_RATIO;
+  uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
+  xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
+  if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_opening_no_memory(error);
+  xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
+  if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
+  if (status == XT_STATUS_no_memory && c->arena.exceeded)
+    return xt_error_set(error, XT_STATUS_limit, "the index of the tensors takes more than %zu bytes", c->arena.limit);
+  return status;
+}

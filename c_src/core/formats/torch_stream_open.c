@@ -1,0 +1,71 @@
+/* The streaming format of torch.distributed: a pickled list of what follows, then the records back to back. */
+#include <inttypes.h>
+
+#include "core/formats/format.h"
+
+enum { START, LIST };
+
+static const xt_node *field(const xt_node *entry, const char *name, size_t size, xt_node_kind kind) {
+  const xt_node *state = entry->object->state;
+  for (size_t i = 0; state && state->kind == XT_NODE_DICT && i + 1 < state->list.count; i += 2)
+    if (xt_node_is_text(state->list.items[i], name, size) && state->list.items[i + 1]->kind == kind)
+      return state->list.items[i + 1];
+  return NULL;
+}
+
+static xt_status broken(xt_checkpoint *c, xt_error *error, const char *what) {
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)c->base, "the stream's list of records is broken: %s", what);
+}
+
+static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at, xt_error *error) {
+  if (list->kind != XT_NODE_LIST) return broken(c, error, "it is no list");
+  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_opening_no_memory(error);
+  for (size_t i = 0; i < list->list.count; i++) {
+    const xt_node *entry = list->list.items[i];
+    if (entry->kind != XT_NODE_OBJECT ||
+        !xt_node_is_global(entry->object->callable, "torch.distributed._serialization", "_Entry"))
+      return broken(c, error, "there is something else in it");
+    const xt_node *key = field(entry, "key", 3, XT_NODE_TEXT), *length = field(entry, "length", 6, XT_NODE_INT);
+    if (!key || !length || length->integer < 0) return broken(c, error, "a record has no name or no length");
+    if ((uint64_t)length->integer > c->file_size - at)
+      return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
+                         "the record %.*s ends at byte %" PRIu64 " and the stream at %" PRIu64
+                         ": it was cut off, or has not come to its end",
+                         (int)(key->text.size < 200 ? key->text.size : 200), key->text.data,
+                         at + (uint64_t)length->integer, c->file_size);
+    bool taken;
+    xt_record *record =
+        xt_records_add_placed(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &taken);
+    if (taken) return broken(c, error, "two records have one name");
+    if (!record) return xt_opening_no_memory(error);
+    at += (uint64_t)length->integer;
+  }
+  c->next = at < c->file_size ? at : 0;
+  return XT_STATUS_ok;
+}
+
+xt_status xt_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
+  xt_node *root;
+  /* The list is torch's own and names _Entry; strict is for what the user saved. */
+  xt_meaning plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
+  xt_status status = xt_opening_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
+  xt_meaning_free(&plain);
+  return status == XT_STATUS_ok ? add_records(c, root, at, error) : status;
+}
+
+static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+  xt_window *list = c->work;
+  xt_status status;
+  size_t size;
+  if (c->state >= XT_ARCHIVE_STATES) return xt_archive_step(c, need, error);
+  if (c->state == START) {
+    list = c->work = xt_opening_alloc(c, sizeof *list);
+    if (!list) return xt_opening_no_memory(error);
+    c->state = LIST;
+  }
+  if (!xt_window_pickle(c, list, c->base, &size, need, error, &status)) return status;
+  status = xt_stream_read_list(c, list->data, size, c->base + size, error);
+  return status == XT_STATUS_ok ? xt_archive_begin(c, need, error) : status;
+}
+
+const xt_format xt_format_stream = {"streaming", true, step};

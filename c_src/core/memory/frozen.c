@@ -1,0 +1,109 @@
+#include "core/memory/frozen.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* A treap ordered by (start, node address), augmented with the largest end below each node, so that a question
+ * costs a walk down one path. The lock is held for such a walk only. */
+static xt_frozen *root;
+static atomic_size_t count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t seed = 2463534242u;
+
+static uint32_t next_priority(void) { /* xorshift: the tree needs variety, not secrecy */
+  seed ^= seed << 13;
+  seed ^= seed >> 17;
+  return seed ^= seed << 5;
+}
+
+static bool before(const xt_frozen *a, const xt_frozen *b) {
+  return a->start != b->start ? a->start < b->start : (uintptr_t)a < (uintptr_t)b;
+}
+
+static void update(xt_frozen *node) {
+  node->last = node->end;
+  if (node->left && node->left->last > node->last) node->last = node->left->last;
+  if (node->right && node->right->last > node->last) node->last = node->right->last;
+}
+
+/* Splits tree into what stands before the pivot and the rest. The depth of a treap is logarithmic. */
+static void split(xt_frozen *tree, const xt_frozen *pivot, xt_frozen **left, xt_frozen **right) {
+  if (!tree) {
+    *left = *right = NULL;
+  } else if (before(tree, pivot)) {
+    split(tree->right, pivot, &tree->right, right);
+    *left = tree;
+    update(tree);
+  } else {
+    split(tree->left, pivot, left, &tree->left);
+    *right = tree;
+    update(tree);
+  }
+}
+
+static xt_frozen *merge(xt_frozen *left, xt_frozen *right) {
+  if (!left || !right) return left ? left : right;
+  if (left->priority > right->priority) {
+    left->right = merge(left->right, right);
+    update(left);
+    return left;
+  }
+  right->left = merge(left, right->left);
+  update(right);
+  return right;
+}
+
+static xt_frozen *insert(xt_frozen *tree, xt_frozen *node) {
+  if (!tree || node->priority > tree->priority) {
+    split(tree, node, &node->left, &node->right);
+    update(node);
+    return node;
+  }
+  if (before(node, tree)) tree->left = insert(tree->left, node);
+  else tree->right = insert(tree->right, node);
+  update(tree);
+  return tree;
+}
+
+static xt_frozen *erase(xt_frozen *tree, xt_frozen *node) {
+  if (tree == node) return merge(tree->left, tree->right);
+  if (before(node, tree)) tree->left = erase(tree->left, node);
+  else tree->right = erase(tree->right, node);
+  update(tree);
+  return tree;
+}
+
+void xt_frozen_add(xt_frozen *node, const void *data, size_t size) {
+  *node = (xt_frozen){.start = (uintptr_t)data, .end = (uintptr_t)data + size};
+  if (!size) return;
+  pthread_mutex_lock(&lock);
+  node->priority = next_priority();
+  root = insert(root, node);
+  atomic_fetch_add(&count, 1);
+  pthread_mutex_unlock(&lock);
+}
+
+void xt_frozen_remove(xt_frozen *node) {
+  if (node->start == node->end) return;
+  pthread_mutex_lock(&lock);
+  root = erase(root, node);
+  atomic_fetch_sub(&count, 1);
+  pthread_mutex_unlock(&lock);
+  *node = (xt_frozen){0};
+}
+
+bool xt_frozen_overlaps(const void *data, size_t size) {
+  uintptr_t start = (uintptr_t)data, end = start + size;
+  bool found = false;
+  if (!size || !atomic_load(&count)) return false;
+  pthread_mutex_lock(&lock);
+  const xt_frozen *node = root;
+  while (node && !found) {
+    if (node->start < end && node->end > start) found = true;
+    else if (node->left && node->left->last > start)
+      node = node->left; /* if nothing overlaps there, nothing does on the right either */
+    else node = node->right;
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}

@@ -1,0 +1,92 @@
+#include "core/memory/memory.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "core/memory/block_cache.h"
+
+/* A description stands right before the data: of small memory, which comes from malloc, only its size. */
+enum {
+  ALIGNMENT = XT_BLOCK_ROOM,
+  PAGE = 4096,
+  HUGE_PAGE = 2 << 20,
+  LARGE = 1 << 20 /* from here on memory is a mapping */
+};
+
+xt_memory_counters xt_memory_live;
+static atomic_int_least64_t budget = INT64_MAX;
+static _Thread_local int64_t taken;
+static _Thread_local xt_refused refused;
+
+void xt_memory_set_budget(int64_t bytes) { atomic_store(&budget, bytes); }
+int64_t xt_memory_budget(void) { return atomic_load(&budget); }
+
+xt_refused xt_memory_refused(void) {
+  xt_refused answer = refused;
+  refused = XT_REFUSED_NOT;
+  return answer;
+}
+
+int64_t xt_memory_taken(void) {
+  int64_t answer = taken;
+  taken = 0;
+  return answer;
+}
+
+void xt_memory_add_taken(int64_t bytes) { taken += bytes; }
+
+static xt_block *block_of(void *data) { return (xt_block *)((char *)data - XT_BLOCK_ROOM); }
+
+static void *alloc_small(size_t size) {
+  xt_block *block = NULL;
+  if (posix_memalign((void **)&block, ALIGNMENT, ALIGNMENT + size)) return NULL;
+  *block = (xt_block){.size = size};
+  return xt_block_data(block);
+}
+
+static xt_block *map_block(size_t size) {
+  size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+  size_t map_size = size + align + PAGE;
+  if (map_size < size) return NULL;
+  char *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) return NULL;
+  char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
+  if (align == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
+  xt_block *block = block_of(data);
+  *block = (xt_block){.map = map, .map_size = map_size};
+  return block;
+}
+
+static void *alloc_large(size_t size) {
+  xt_block *block = size >= HUGE_PAGE ? xt_spare_take(size) : NULL;
+  if (!block) block = map_block(size);
+  if (!block) return NULL;
+  block->size = size;
+  return xt_block_data(block);
+}
+
+void *xt_memory_alloc(size_t size) {
+  int64_t wanted = size > INT64_MAX / 2 ? INT64_MAX / 2 : (int64_t)size;
+  if (atomic_fetch_add(&xt_memory_live.bytes, wanted) > atomic_load(&budget) - wanted) {
+    refused = XT_REFUSED_BUDGET;
+    atomic_fetch_sub(&xt_memory_live.bytes, wanted);
+    return NULL;
+  }
+  void *data = size >= LARGE ? alloc_large(size) : alloc_small(size);
+  if (!data) {
+    refused = XT_REFUSED_MACHINE;
+    atomic_fetch_sub(&xt_memory_live.bytes, wanted);
+    return NULL;
+  }
+  taken += wanted;
+  return data;
+}
+
+void xt_memory_free(void *data) {
+  if (!data) return;
+  xt_block *block = block_of(data);
+  atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)block->size);
+  if (!block->map) free(block);
+  else if (block->size < HUGE_PAGE) xt_block_free(block);
+  else xt_spare_put(block);
+}

@@ -1,0 +1,54 @@
+#include "core/memory/region.h"
+
+#include <stdlib.h>
+
+#include "core/memory/memory.h"
+
+enum { PAGE = 4096 };
+
+static void free_region(xt_reapable *self);
+static void free_owner(xt_region *self) { xt_memory_free(self->owner); }
+
+xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self)) {
+  xt_region *region = malloc(sizeof *region);
+  if (!region) return NULL;
+  region->reapable.run = free_region;
+  atomic_init(&region->references, 1);
+  region->data = data;
+  region->size = size;
+  region->owner = owner;
+  region->release = release;
+  return region;
+}
+
+xt_region *xt_region_new(size_t size, uint64_t offset) {
+  size_t room, shift = size >= PAGE ? offset % PAGE : offset % 64;
+  if (__builtin_add_overflow(size, shift, &room)) return NULL;
+  char *block = xt_memory_alloc(room);
+  if (!block) return NULL;
+  xt_region *region = xt_region_foreign(block + shift, size, block, free_owner);
+  if (!region) xt_memory_free(block);
+  return region;
+}
+
+xt_region *xt_region_keep(xt_region *region) {
+  atomic_fetch_add(&region->references, 1);
+  return region;
+}
+
+static void free_region(xt_reapable *self) {
+  xt_region *region = (xt_region *)self;
+  if (region->release) region->release(region);
+  free(region);
+}
+
+static bool was_last(xt_region *region) { return region && atomic_fetch_sub(&region->references, 1) == 1; }
+
+void xt_region_drop(void *object) {
+  xt_region *region = object;
+  if (was_last(region)) free_region(&region->reapable);
+}
+
+void xt_region_drop_later(xt_region *region) {
+  if (was_last(region)) xt_reaper_push(&region->reapable);
+}

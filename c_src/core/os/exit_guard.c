@@ -1,0 +1,48 @@
+#include "core/os/exit_guard.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/memory/reaper.h"
+
+enum { PATIENCE_MS = 2000 };
+
+static atomic_int inside;
+static atomic_bool stopping;
+
+bool xt_calls_enter(void) {
+  atomic_fetch_add(&inside, 1);
+  if (!atomic_load(&stopping)) return true;
+  atomic_fetch_sub(&inside, 1);
+  return false;
+}
+
+void xt_calls_leave(void) { atomic_fetch_sub(&inside, 1); }
+
+bool xt_calls_stopping(void) { return atomic_load(&stopping); }
+
+static void at_exit(int status) {
+  struct timespec pause = {0, 1000000};
+  atomic_store(&stopping, true);
+  for (int ms = 0; ms < PATIENCE_MS && atomic_load(&inside) > 0; ms++) nanosleep(&pause, NULL);
+  if (!xt_reaper_halt(PATIENCE_MS) || atomic_load(&inside) > 0) _exit(status);
+}
+
+#ifdef __GLIBC__
+static void at_exit_with_status(int status, void *unused) {
+  (void)unused;
+  at_exit(status);
+}
+static void guard(void) { on_exit(at_exit_with_status, NULL); }
+#else
+static void at_exit_without_status(void) { at_exit(EXIT_SUCCESS); }
+static void guard(void) { atexit(at_exit_without_status); }
+#endif
+
+void xt_calls_guard_exit(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, guard);
+}

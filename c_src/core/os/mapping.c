@@ -1,0 +1,107 @@
+#include "core/os/mapping.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/memory/memory.h"
+
+enum { MAPS = 1024 };
+
+/* A slot is taken by swinging `start` from 0; the handler reads without a lock. */
+static struct {
+  atomic_uintptr_t start, end;
+  atomic_bool poisoned;
+} maps[MAPS];
+static atomic_int poisoned_count;
+static struct sigaction previous;
+static uintptr_t page_size;
+
+static void pass_on(int signal, siginfo_t *info, void *context) {
+  if (previous.sa_flags & SA_SIGINFO) previous.sa_sigaction(signal, info, context);
+  else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) previous.sa_handler(signal);
+  else {
+    sigaction(signal, &previous, NULL); /* the fault comes again and ends the process as it would have */
+  }
+}
+
+static void on_sigbus(int signal, siginfo_t *info, void *context) {
+  uintptr_t at = (uintptr_t)info->si_addr;
+  int code = errno;
+  for (int i = 0; i < MAPS && info->si_code == BUS_ADRERR; i++) {
+    uintptr_t start = atomic_load(&maps[i].start), end = atomic_load(&maps[i].end);
+    if (!start || at < start || at >= end) continue;
+    uintptr_t page = at & ~(page_size - 1);
+    void *zeros =
+        mmap((void *)page, end - page, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (zeros == MAP_FAILED) break;
+    if (!atomic_exchange(&maps[i].poisoned, true)) atomic_fetch_add(&poisoned_count, 1);
+    errno = code;
+    return;
+  }
+  pass_on(signal, info, context);
+}
+
+static void install(void) {
+  struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, &previous);
+}
+
+static void leave_table(uintptr_t start) {
+  for (int i = 0; i < MAPS; i++)
+    if (atomic_load(&maps[i].start) == start) {
+      if (atomic_exchange(&maps[i].poisoned, false)) atomic_fetch_sub(&poisoned_count, 1);
+      atomic_store(&maps[i].end, 0);
+      atomic_store(&maps[i].start, 0);
+      return;
+    }
+}
+
+/* Out of the table first: the address may be another map's as soon as it is free. */
+static void unmap(xt_region *self) {
+  leave_table((uintptr_t)self->data);
+  munmap(self->data, self->size);
+  atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)self->size);
+}
+
+static bool enter_table(void *data, size_t size) {
+  for (int i = 0; i < MAPS; i++) {
+    uintptr_t free_slot = 0;
+    if (!atomic_compare_exchange_strong(&maps[i].start, &free_slot, (uintptr_t)data)) continue;
+    atomic_store(&maps[i].end, (uintptr_t)data + size);
+    return true;
+  }
+  return false;
+}
+
+xt_status xt_map_open(const xt_file *file, xt_region **out, xt_error *error) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
+  void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
+  if (data == MAP_FAILED) return xt_error_set(error, XT_STATUS_io, "the file could not be mapped: %s", strerror(errno));
+  bool entered = enter_table(data, file->size);
+  xt_region *region = entered ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
+  if (!region) {
+    if (entered) leave_table((uintptr_t)data);
+    munmap(data, file->size);
+    return xt_error_set(error, XT_STATUS_limit, "more than %d files are mapped at once", MAPS);
+  }
+  atomic_fetch_add(&xt_memory_live.mapped, (int64_t)file->size);
+  *out = region;
+  return XT_STATUS_ok;
+}
+
+bool xt_map_poisoned(const void *data, size_t size) {
+  uintptr_t start = (uintptr_t)data;
+  if (!atomic_load(&poisoned_count)) return false;
+  for (int i = 0; i < MAPS; i++)
+    if (atomic_load(&maps[i].poisoned) && atomic_load(&maps[i].start) < start + size &&
+        start < atomic_load(&maps[i].end))
+      return true;
+  return false;
+}

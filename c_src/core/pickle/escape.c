@@ -1,0 +1,67 @@
+#include "core/pickle/escape.h"
+
+/* The number of so many hexadecimal digits, or -1. */
+static int hexadecimal(const char *text, size_t left, int digits) {
+  int value = 0;
+  if (left < (size_t)digits) return -1;
+  for (int i = 0; i < digits; i++) {
+    char c = text[i];
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+bool xt_escape_string(const char *line, size_t size, char *to, size_t *length) {
+  char *start = to;
+  for (size_t i = 0; i < size; i++) {
+    if (line[i] != '\\' || i + 1 == size) {
+      *to++ = line[i];
+      continue;
+    }
+    char next = line[++i];
+    if (next == 'x') {
+      int code = hexadecimal(line + i + 1, size - i - 1, 2);
+      if (code < 0) return false;
+      *to++ = (char)code;
+      i += 2;
+    } else {
+      *to++ = next == 'n' ? '\n' : next == 't' ? '\t' : next == 'r' ? '\r' : next;
+    }
+  }
+  *length = (size_t)(to - start);
+  return true;
+}
+
+static char *put_utf8(char *to, int code) {
+  if (code < 0x80) {
+    *to++ = (char)code;
+  } else if (code < 0x800) {
+    *to++ = (char)(0xC0 | code >> 6);
+    *to++ = (char)(0x80 | (code & 0x3F));
+  } else {
+    *to++ = (char)(0xE0 | code >> 12);
+    *to++ = (char)(0x80 | (code >> 6 & 0x3F));
+    *to++ = (char)(0x80 | (code & 0x3F));
+  }
+  return to;
+}
+
+bool xt_escape_unicode(const char *line, size_t size, char *to, size_t *length) {
+  char *start = to;
+  for (size_t i = 0; i < size; i++) {
+    int code = (unsigned char)line[i];
+    if (code == '\\' && i + 1 < size && line[i + 1] == 'u') {
+      code = hexadecimal(line + i + 2, size - i - 2, 4);
+      if (code < 0) return false;
+      i += 5;
+    }
+    to = put_utf8(to, code);
+  }
+  *length = (size_t)(to - start);
+  return true;
+}

@@ -1,0 +1,33 @@
+#include "core/pickle/node.h"
+
+#include <string.h>
+
+xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind) {
+  xt_node *node = xt_arena_alloc(arena, 1, sizeof *node);
+  if (!node) return NULL;
+  node->kind = kind;
+  if (kind == XT_NODE_OBJECT) {
+    node->object = xt_arena_alloc(arena, 1, sizeof *node->object);
+    if (!node->object) return NULL;
+  }
+  return node;
+}
+
+bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item) {
+  if (list->list.count == list->list.room) {
+    size_t room = list->list.room ? 2 * list->list.room : 4;
+    xt_node **grown = xt_arena_alloc(arena, room, sizeof *grown);
+    if (!grown) return false;
+    if (list->list.count) memcpy(grown, list->list.items, list->list.count * sizeof *grown);
+    list->list.items = grown;
+    list->list.room = room;
+  }
+  list->list.items[list->list.count++] = item;
+  return true;
+}
+
+bool xt_node_is_global(const xt_node *node, const char *module, const char *name) {
+  return node->kind == XT_NODE_GLOBAL && node->global.module_size == strlen(module) &&
+         node->global.name_size == strlen(name) && !memcmp(node->global.module, module, node->global.module_size) &&
+         !memcmp(node->global.name, name, node->global.name_size);
+}

@@ -1,0 +1,178 @@
+#include "core/pickle/pickler.h"
+
+#include <string.h>
+
+enum { MAX_BYTE = 0xFF, MAX_SHORT = 0xFFFF };
+
+static void op(xt_pickler *p, uint8_t opcode) { xt_buffer_byte(&p->out, opcode); }
+
+void xt_pickler_begin(xt_pickler *p) {
+  *p = (xt_pickler){0};
+  op(p, 0x80);
+  op(p, 2);
+}
+
+void xt_pickler_stop(xt_pickler *p) { op(p, '.'); }
+
+void xt_pickler_free(xt_pickler *p) {
+  xt_buffer_free(&p->out);
+  xt_table_free(&p->globals);
+}
+
+/* ---- Values ---- */
+
+void xt_put_none(xt_pickler *p) { op(p, 'N'); }
+void xt_put_bool(xt_pickler *p, bool value) { op(p, value ? 0x88 : 0x89); }
+
+void xt_put_int(xt_pickler *p, int64_t value) {
+  if (value >= 0 && value <= MAX_BYTE) {
+    op(p, 'K');
+    op(p, (uint8_t)value);
+  } else if (value >= 0 && value <= MAX_SHORT) {
+    op(p, 'M');
+    xt_buffer_le(&p->out, (uint64_t)value, 2);
+  } else if (value >= INT32_MIN && value <= INT32_MAX) {
+    op(p, 'J');
+    xt_buffer_le(&p->out, (uint32_t)(int32_t)value, 4);
+  } else {
+    op(p, 0x8a);
+    op(p, 8);
+    xt_buffer_le(&p->out, (uint64_t)value, 8);
+  }
+}
+
+/* Two's complement, with a byte more where the sign would not fit. */
+void xt_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
+  size_t length = size + 1;
+  if (length <= MAX_BYTE) {
+    op(p, 0x8a);
+    op(p, (uint8_t)length);
+  } else {
+    op(p, 0x8b);
+    xt_buffer_le(&p->out, length, 4);
+  }
+  uint8_t *to = xt_buffer_room(&p->out, length);
+  if (!to) return;
+  unsigned carry = 1;
+  for (size_t i = 0; i < length; i++) {
+    uint8_t byte = i < size ? magnitude[i] : 0;
+    unsigned turned = negative ? (uint8_t)~byte + carry : byte;
+    carry = turned >> 8;
+    to[i] = (uint8_t)turned;
+  }
+  p->out.size += length;
+}
+
+void xt_put_float(xt_pickler *p, double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, 8);
+  op(p, 'G');
+  for (int i = 7; i >= 0; i--) op(p, (uint8_t)(bits >> (8 * i))); /* big-endian */
+}
+
+void xt_put_text(xt_pickler *p, const char *text, size_t size) {
+  op(p, 'X');
+  xt_buffer_le(&p->out, size, 4);
+  xt_buffer_put(&p->out, text, size);
+}
+
+/* _codecs.encode('…', 'latin1'), as protocol 2 does. */
+void xt_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
+  size_t length = size;
+  for (size_t i = 0; i < size; i++) length += data[i] >= 0x80;
+  xt_put_global(p, "_codecs\nencode\n");
+  op(p, 'X');
+  xt_buffer_le(&p->out, length, 4);
+  uint8_t *to = xt_buffer_room(&p->out, length);
+  if (!to) return;
+  for (size_t i = 0; i < size; i++) {
+    if (data[i] >= 0x80) *to++ = (uint8_t)(0xC0 | data[i] >> 6), *to++ = (uint8_t)(0x80 | (data[i] & 0x3F));
+    else *to++ = data[i];
+  }
+  p->out.size += length;
+  xt_put_text(p, "latin1", 6);
+  xt_put_tuple_of(p, 2);
+  xt_put_reduce(p);
+}
+
+/* ---- Names ---- */
+
+static bool recall(xt_pickler *p, size_t place) {
+  if (!place) return false;
+  if (place - 1 <= MAX_BYTE) {
+    op(p, 'h');
+    op(p, (uint8_t)(place - 1));
+  } else {
+    op(p, 'j');
+    xt_buffer_le(&p->out, place - 1, 4);
+  }
+  return true;
+}
+
+static void remember(xt_pickler *p) {
+  if (p->memo <= MAX_BYTE) {
+    op(p, 'q');
+    op(p, (uint8_t)p->memo);
+  } else {
+    op(p, 'r');
+    xt_buffer_le(&p->out, p->memo, 4);
+  }
+  p->memo++;
+}
+
+void xt_put_global(xt_pickler *p, const char *text) {
+  bool is_new;
+  size_t *place = xt_table_put(&p->globals, text, strlen(text), &is_new);
+  if (!place) {
+    p->out.failed = true;
+    return;
+  }
+  if (recall(p, *place)) return;
+  op(p, 'c');
+  xt_buffer_text(&p->out, text);
+  *place = p->memo + 1;
+  remember(p);
+}
+
+void xt_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {
+  op(p, 'c');
+  xt_buffer_put(&p->out, module, module_size);
+  op(p, '\n');
+  xt_buffer_put(&p->out, name, name_size);
+  op(p, '\n');
+}
+
+/* ---- Containers and calls ---- */
+
+void xt_put_mark(xt_pickler *p) { op(p, '('); }
+void xt_put_list(xt_pickler *p) { op(p, ']'); }
+void xt_put_dict(xt_pickler *p) { op(p, '}'); }
+void xt_put_appends(xt_pickler *p) { op(p, 'e'); }
+void xt_put_set_items(xt_pickler *p) { op(p, 'u'); }
+void xt_put_tuple(xt_pickler *p) { op(p, 't'); }
+void xt_put_tuple_of(xt_pickler *p, int count) { op(p, count ? (uint8_t)(0x84 + count) : ')'); }
+void xt_put_reduce(xt_pickler *p) { op(p, 'R'); }
+void xt_put_new(xt_pickler *p) { op(p, 0x81); }
+void xt_put_build(xt_pickler *p) { op(p, 'b'); }
+void xt_put_persistent(xt_pickler *p) { op(p, 'Q'); }
+
+const char *xt_storage_class(xt_dtype dtype) {
+  switch (dtype) {
+  case XT_float64: return "torch\nDoubleStorage\n";
+  case XT_float32: return "torch\nFloatStorage\n";
+  case XT_float16: return "torch\nHalfStorage\n";
+  case XT_bfloat16: return "torch\nBFloat16Storage\n";
+  case XT_int64: return "torch\nLongStorage\n";
+  case XT_int32: return "torch\nIntStorage\n";
+  case XT_int16: return "torch\nShortStorage\n";
+  case XT_int8: return "torch\nCharStorage\n";
+  case XT_uint8: return "torch\nByteStorage\n";
+  case XT_bool: return "torch\nBoolStorage\n";
+  case XT_complex128: return "torch\nComplexDoubleStorage\n";
+  case XT_complex64: return "torch\nComplexFloatStorage\n";
+  case XT_qint8: return "torch\nQInt8Storage\n";
+  case XT_quint8: return "torch\nQUInt8Storage\n";
+  case XT_qint32: return "torch\nQInt32Storage\n";
+  default: return NULL;
+  }
+}

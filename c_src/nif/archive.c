@@ -1,0 +1,349 @@
+/* LibTorch's own archives over callbacks in Elixir.
+ *
+ * LibTorch wants to be answered where it asks, so it runs on a thread of its own. The thread asks the calling process
+ * by message and waits; the process answers through a NIF. No scheduler waits for anybody.
+ *
+ *   thread → process   {ref, {:write, binary} | {:read, at, size} | :size | :done}
+ *   process → thread   archive_answer(job, …)
+ *
+ * The thread ends when LibTorch does. It is led there quickly when an answer fails, is late, or will not come since the
+ * process is gone or the node is stopping: then writes are swallowed, and reads fail.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/memory/memory.h"
+#include "core/os/exit_guard.h"
+#include "nif/archive.h"
+#include "nif/table.h"
+#include "nif/tensor.h"
+#include "nif/term.h"
+
+enum { POLL_MS = 100, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
+
+typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
+
+typedef struct {
+  pthread_mutex_t lock; /* of all that both sides touch */
+  pthread_cond_t change;
+  bool gone; /* the process is */
+  ErlNifMonitor monitor;
+  ErlNifPid caller;
+  ErlNifEnv *env; /* of the reference */
+  ERL_NIF_TERM ref;
+  size_t chunk;
+  int64_t timeout_ms; /* < 0: none */
+
+  asks asks;
+  bool answered, failed; /* the answer is here; it, or an earlier one, was no good */
+  uint8_t *to;           /* where read bytes go */
+  size_t size;
+  uint64_t number; /* the size that was told */
+
+  bool saves;
+  xt_archive_items items; /* to be saved, or loaded */
+  bool over;
+  xt_status status;
+  xt_error error;
+} job;
+
+static ErlNifResourceType *job_type;
+
+static void free_items(xt_archive_items *items) {
+  for (size_t i = 0; i < items->count; i++) {
+    if (items->list[i].tensor) xt_tensor_drop(items->list[i].tensor);
+    free(items->list[i].name);
+  }
+  free(items->list);
+  *items = (xt_archive_items){NULL, 0};
+}
+
+static void job_destroyed(ErlNifEnv *env, void *object) {
+  job *j = object;
+  (void)env;
+  free_items(&j->items);
+  if (j->env) enif_free_env(j->env);
+  pthread_cond_destroy(&j->change);
+  pthread_mutex_destroy(&j->lock);
+}
+
+static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMonitor *monitor) {
+  job *j = object;
+  (void)env, (void)pid, (void)monitor;
+  pthread_mutex_lock(&j->lock);
+  j->gone = true;
+  pthread_cond_broadcast(&j->change);
+  pthread_mutex_unlock(&j->lock);
+}
+
+bool xt_archive_load(ErlNifEnv *env) {
+  ErlNifResourceTypeInit init = {.dtor = job_destroyed, .down = caller_down, .members = 3};
+  job_type = enif_init_resource_type(env, "extorch_archive", &init, ERL_NIF_RT_CREATE, NULL);
+  return job_type != NULL;
+}
+
+/* ---- The thread's side ---- */
+
+static bool tell(job *j, ErlNifEnv *env, ERL_NIF_TERM what) {
+  ERL_NIF_TERM message = enif_make_tuple2(env, enif_make_copy(env, j->ref), what);
+  bool sent = enif_send(NULL, &j->caller, env, message);
+  enif_free_env(env);
+  return sent;
+}
+
+static struct timespec in_ms(int64_t ms) {
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  at.tv_sec += ms / 1000;
+  at.tv_nsec += (ms % 1000) * 1000000;
+  if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
+  return at;
+}
+
+/* The lock is held. Polls, since nothing wakes it when the node stops. */
+static void wait_for_answer(job *j) {
+  int64_t waited = 0;
+  while (!j->answered && !j->gone && !j->failed) {
+    if (j->timeout_ms >= 0 && waited >= j->timeout_ms) {
+      j->failed = true;
+      xt_error_set(&j->error, XT_STATUS_timeout, "the %s gave no answer within %lld ms", j->saves ? "writer" : "reader",
+                   (long long)j->timeout_ms);
+      break;
+    }
+    if (xt_calls_stopping()) {
+      j->failed = true;
+      xt_error_set(&j->error, XT_STATUS_stopping, "the node is stopping");
+      break;
+    }
+    int64_t pause = j->timeout_ms >= 0 && j->timeout_ms - waited < POLL_MS ? j->timeout_ms - waited : POLL_MS;
+    struct timespec until = in_ms(pause);
+    if (pthread_cond_timedwait(&j->change, &j->lock, &until) == ETIMEDOUT) waited += pause;
+  }
+  if (j->gone && !j->answered) j->failed = true;
+}
+
+/* One question; false when it was not answered well. */
+static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM question) {
+  pthread_mutex_lock(&j->lock);
+  bool may = !j->failed && !j->gone;
+  j->asks = may ? what : ASKS_NOTHING;
+  j->answered = false;
+  j->to = to;
+  j->size = size;
+  pthread_mutex_unlock(&j->lock);
+  if (!may) return enif_free_env(env), false;
+  bool sent = tell(j, env, question);
+  pthread_mutex_lock(&j->lock);
+  if (sent) wait_for_answer(j);
+  else j->failed = true;
+  j->asks = ASKS_NOTHING; /* a late answer finds nobody */
+  bool good = j->answered && !j->failed;
+  pthread_mutex_unlock(&j->lock);
+  return good;
+}
+
+static void write_out(void *context, const void *data, size_t size) {
+  job *j = context;
+  for (size_t at = 0, n; at < size; at += n) {
+    n = size - at < j->chunk ? size - at : j->chunk;
+    ErlNifEnv *env = enif_alloc_env();
+    ERL_NIF_TERM binary;
+    unsigned char *bytes = env ? enif_make_new_binary(env, n, &binary) : NULL;
+    if (!bytes) {
+      pthread_mutex_lock(&j->lock);
+      if (!j->failed) xt_error_set(&j->error, XT_STATUS_no_memory, "no memory for a piece of the archive");
+      j->failed = true;
+      pthread_mutex_unlock(&j->lock);
+      if (env) enif_free_env(env);
+      return;
+    }
+    memcpy(bytes, (const char *)data + at, n);
+    if (!ask(j, ASKS_WRITE, NULL, n, env, enif_make_tuple2(env, xt_am_write, binary))) return;
+  }
+}
+
+static bool read_in(void *context, uint64_t from, void *to, size_t size) {
+  job *j = context;
+  for (size_t at = 0, n; at < size; at += n) {
+    n = size - at < j->chunk ? size - at : j->chunk;
+    ErlNifEnv *env = enif_alloc_env();
+    if (!env) return false;
+    ERL_NIF_TERM question =
+        enif_make_tuple3(env, xt_am_read, enif_make_uint64(env, from + at), enif_make_uint64(env, n));
+    if (!ask(j, ASKS_READ, (uint8_t *)to + at, n, env, question)) return false;
+  }
+  return true;
+}
+
+static bool ask_size(void *context, uint64_t *size) {
+  job *j = context;
+  ErlNifEnv *env = enif_alloc_env();
+  if (!env || !ask(j, ASKS_SIZE, NULL, 0, env, xt_am_size)) return false;
+  *size = j->number;
+  return true;
+}
+
+static void *run(void *object) {
+  job *j = object;
+  xt_archive_io io = {write_out, read_in, ask_size, j};
+  xt_error error;
+  xt_status status = j->saves ? xt_torch->archive_save(j->items.list, j->items.count, &io, &error)
+                              : xt_torch->archive_load(&io, &j->items, &error);
+  pthread_mutex_lock(&j->lock);
+  /* what went wrong here first explains what LibTorch says of it */
+  if (!j->failed && status != XT_STATUS_ok) j->error = error;
+  j->status = j->failed ? XT_STATUS_io : status;
+  j->over = true;
+  bool gone = j->gone;
+  pthread_mutex_unlock(&j->lock);
+  ErlNifEnv *env = gone ? NULL : enif_alloc_env();
+  if (env) tell(j, env, xt_am_done);
+  enif_release_resource(j);
+  atomic_fetch_sub(&xt_memory_live.threads, 1);
+  return NULL;
+}
+
+/* ---- The process's side ---- */
+
+static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error) {
+  ERL_NIF_TERM head;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  unsigned length;
+  ErlNifBinary name;
+  xt_tensor_resource *resource;
+  error->status = XT_STATUS_bad_argument;
+  if (!enif_get_list_length(env, list, &length)) return false;
+  j->items.list = calloc(length + 1, sizeof *j->items.list);
+  if (!j->items.list) return false;
+  while (enif_get_list_cell(env, list, &head, &list)) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
+        !xt_get_tensor(env, pair[1], &resource))
+      return false;
+    xt_archive_item *item = &j->items.list[j->items.count];
+    if (xt_tensor_take(resource, &item->tensor, error) != XT_STATUS_ok) return false;
+    j->items.count++;
+    item->name = malloc(name.size + 1); /* not terminated: it may hold a NUL */
+    item->name_size = name.size;
+    if (!item->name) return false;
+    memcpy(item->name, name.data, name.size);
+  }
+  return true;
+}
+
+static xt_status start(ErlNifEnv *env, job *j, xt_error *error) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  enif_self(env, &j->caller);
+  if (enif_monitor_process(env, j, &j->caller, &j->monitor))
+    return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  enif_keep_resource(j);
+  atomic_fetch_add(&xt_memory_live.threads, 1);
+  bool started = !pthread_create(&thread, &attributes, run, j);
+  pthread_attr_destroy(&attributes);
+  if (started) return XT_STATUS_ok;
+  atomic_fetch_sub(&xt_memory_live.threads, 1);
+  enif_release_resource(j);
+  return xt_error_set(error, XT_STATUS_no_memory, "the system has no thread left");
+}
+
+/* archive_start([{name, tensor}] | :load, reference, chunk, timeout | -1) :: {:ok, job, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_archive_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifUInt64 chunk;
+  ErlNifSInt64 timeout;
+  xt_error error;
+  (void)argc;
+  if (!enif_is_ref(env, argv[1]) || !enif_get_uint64(env, argv[2], &chunk) || !chunk ||
+      !enif_get_int64(env, argv[3], &timeout))
+    return enif_make_badarg(env);
+  job *j = enif_alloc_resource(job_type, sizeof *j);
+  pthread_condattr_t clock;
+  memset(j, 0, sizeof *j);
+  pthread_mutex_init(&j->lock, NULL);
+  pthread_condattr_init(&clock);
+  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+  pthread_cond_init(&j->change, &clock);
+  pthread_condattr_destroy(&clock);
+  j->chunk = chunk;
+  j->timeout_ms = timeout;
+  j->saves = argv[0] != xt_am_load;
+  j->env = enif_alloc_env();
+  ERL_NIF_TERM term = enif_make_resource(env, j);
+  enif_release_resource(j);
+  if (!j->env) {
+    xt_error_set(&error, XT_STATUS_no_memory, "no memory for an archive");
+    return xt_make_error(env, &error);
+  }
+  j->ref = enif_make_copy(j->env, argv[1]);
+  if (j->saves && !get_items(env, argv[0], j, &error))
+    return error.status == XT_STATUS_released ? xt_make_error(env, &error) : enif_make_badarg(env);
+  xt_status status = start(env, j, &error);
+  return status == XT_STATUS_ok ? xt_make_ok(env, term) : xt_make_error(env, &error);
+}
+
+/* The lock is held. */
+static bool take_answer(ErlNifEnv *env, job *j, ERL_NIF_TERM answer) {
+  ErlNifBinary bytes;
+  ErlNifUInt64 number;
+  if (j->asks == ASKS_WRITE) return answer == xt_am_ok;
+  if (j->asks == ASKS_SIZE) {
+    if (!enif_get_uint64(env, answer, &number)) return false;
+    j->number = number;
+    return true;
+  }
+  if (!enif_inspect_binary(env, answer, &bytes) || bytes.size != j->size) return false;
+  memcpy(j->to, bytes.data, bytes.size);
+  return true;
+}
+
+/* archive_answer(job, :ok | binary | size | :error) :: boolean     was it waited for? */
+ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  job *j;
+  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  ErlNifBinary bytes = {.size = 0};
+  bool copies = enif_inspect_binary(env, argv[1], &bytes);
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (copies && bytes.size > BRIEF_BYTES && !on_dirty)
+    return enif_schedule_nif(env, "archive_answer", XT_DIRTY_CPU, xt_nif_archive_answer, argc, argv);
+  if (!on_dirty) enif_consume_timeslice(env, 1 + (int)(bytes.size * BRIEF_PERCENT / BRIEF_BYTES));
+  pthread_mutex_lock(&j->lock);
+  bool waiting = j->asks != ASKS_NOTHING && !j->answered && !j->failed;
+  if (waiting) {
+    j->answered = take_answer(env, j, argv[1]);
+    if (!j->answered) {
+      j->failed = true;
+      xt_error_set(&j->error, XT_STATUS_io, "the %s failed", j->saves ? "writer" : "reader");
+    }
+    pthread_cond_broadcast(&j->change);
+  }
+  pthread_mutex_unlock(&j->lock);
+  return xt_make_bool(waiting);
+}
+
+/* archive_result(job) :: {:ok, [{name, tensor}], bytes} | {:error, e}     once it is done */
+ERL_NIF_TERM xt_nif_archive_result(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  job *j;
+  (void)argc;
+  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  pthread_mutex_lock(&j->lock);
+  bool over = j->over;
+  xt_status status = j->status;
+  xt_archive_items items = j->items;
+  if (over) j->items = (xt_archive_items){NULL, 0};
+  pthread_mutex_unlock(&j->lock);
+  if (!over) return enif_make_badarg(env);
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (size_t i = items.count; status == XT_STATUS_ok && !j->saves && i-- > 0;) {
+    ERL_NIF_TERM name = xt_make_text(env, items.list[i].name, items.list[i].name_size);
+    ERL_NIF_TERM pair = enif_make_tuple2(env, name, xt_make_tensor(env, items.list[i].tensor));
+    list = enif_make_list_cell(env, pair, list);
+    items.list[i].tensor = NULL;
+  }
+  free_items(&items);
+  return status == XT_STATUS_ok ? xt_make_ok(env, list) : xt_make_error(env, &j->error);
+}

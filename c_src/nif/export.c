@@ -1,0 +1,81 @@
+#include "nif/export.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/memory/frozen.h"
+#include "include/extorch.h"
+#include "nif/tensor.h"
+
+/* One allocation: the struct that is handed out, the handle it keeps, and room for shape and strides. */
+typedef struct {
+  DLManagedTensor managed; /* first: the deleter gets its address */
+  xt_tensor *handle;
+  int64_t dims[]; /* sizes, then strides */
+} exported;
+
+static void delete_exported(DLManagedTensor *managed) {
+  exported *self = (exported *)managed;
+  xt_tensor_drop(self->handle);
+  free(self);
+}
+
+static bool get_dl_type(xt_dtype dtype, DLDataType *out) {
+  const xt_dtype_info *info = xt_dtype_get(dtype);
+  *out = (DLDataType){.bits = (uint8_t)(8 * info->size), .lanes = 1};
+  switch (info->kind) {
+  case XT_KIND_INT: out->code = kDLInt; return true;
+  case XT_KIND_UINT: out->code = kDLUInt; return true;
+  case XT_KIND_BOOL: out->code = kDLBool; return true;
+  case XT_KIND_COMPLEX: out->code = kDLComplex; return true;
+  case XT_KIND_FLOAT: out->code = dtype == XT_bfloat16 ? kDLBfloat : kDLFloat; return info->size > 1;
+  default: return false;
+  }
+}
+
+/* Takes the handle over when it succeeds. */
+static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error *error) {
+  const xt_tensor_info *info = &handle->info;
+  DLDataType type;
+  xt_status status = xt_tensor_check_plain(info, error);
+  if (status != XT_STATUS_ok) return status;
+  if (!get_dl_type(info->dtype, &type))
+    return xt_error_set(error, XT_STATUS_unsupported, "DLPack has no type for %s", xt_dtype_get(info->dtype)->name);
+  exported *self = calloc(1, sizeof *self + 2 * (size_t)info->ndim * sizeof *self->dims);
+  if (!self) return xt_error_set(error, XT_STATUS_no_memory, "no memory to export the tensor");
+  bool cuda = info->device.type == XT_DEVICE_CUDA;
+  self->handle = handle;
+  self->managed.deleter = delete_exported;
+  self->managed.dl_tensor = (DLTensor){
+      .data = info->data,
+      .device = {cuda ? kDLCUDA : kDLCPU, cuda ? info->device.index : 0},
+      .ndim = info->ndim,
+      .dtype = type,
+      .shape = self->dims,
+      .strides = self->dims + info->ndim,
+  };
+  for (int d = 0; d < info->ndim; d++) self->dims[d] = info->sizes[d], self->dims[info->ndim + d] = info->strides[d];
+  out->tensor = &self->managed;
+  out->read_only = xt_frozen_overlaps(info->data, info->span);
+  return XT_STATUS_ok;
+}
+
+static xt_status export_tensor(xt_tensor_resource *resource, extorch_export *out, xt_error *error) {
+  xt_tensor *handle;
+  xt_status status = xt_tensor_take(resource, &handle, error);
+  if (status != XT_STATUS_ok) return status;
+  status = export_handle(handle, out, error);
+  if (status != XT_STATUS_ok) xt_tensor_drop(handle);
+  return status;
+}
+
+void xt_export_tensor(ErlNifEnv *env, void *resource, void *export_data) {
+  extorch_export *out = export_data;
+  xt_error error;
+  (void)env;
+  out->tensor = NULL;
+  if (out->version != EXTORCH_EXPORT_VERSION)
+    snprintf(out->error, sizeof out->error, "extorch.h is of another version than ExTorch: build the library again");
+  else if (export_tensor(resource, out, &error) != XT_STATUS_ok)
+    snprintf(out->error, sizeof out->error, "%.250s", error.message);
+}

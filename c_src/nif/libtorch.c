@@ -1,0 +1,140 @@
+/* LibTorch itself: opening it, what it is and what it has. */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory/frozen.h"
+#include "core/memory/memory.h"
+#include "core/os/exit_guard.h"
+#include "nif/table.h"
+#include "nif/tensor.h"
+#include "nif/term.h"
+
+const xt_torch_api *xt_torch;
+
+static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
+static int refused(void) { return (int)xt_memory_refused(); }
+
+static const xt_torch_host host = {
+    .layout = XT_TORCH_LAYOUT,
+    .enter = xt_calls_enter,
+    .leave = xt_calls_leave,
+    .alloc = xt_memory_alloc,
+    .free = xt_memory_free,
+    .refused = refused,
+    .is_frozen = xt_frozen_overlaps,
+    .tensor_count = count_tensors,
+    .arena_alloc = xt_arena_alloc,
+};
+
+/* The LibTorchs in this process: another NIF library may have brought one. Equal names share the first that was
+ * loaded, different names are both there. */
+typedef struct {
+  ErlNifEnv *env;
+  ERL_NIF_TERM paths;
+  const char *first;
+} libraries;
+
+static int find_libtorch(struct dl_phdr_info *info, size_t size, void *object) {
+  libraries *found = object;
+  const char *slash = strrchr(info->dlpi_name, '/');
+  (void)size;
+  if (strncmp(slash ? slash + 1 : info->dlpi_name, "libtorch_cpu.so", 15)) return 0;
+  found->first = info->dlpi_name;
+  found->paths =
+      enif_make_list_cell(found->env, xt_make_text(found->env, info->dlpi_name, strlen(info->dlpi_name)), found->paths);
+  return 0;
+}
+
+static libraries loaded_libtorchs(ErlNifEnv *env) {
+  libraries found = {env, enif_make_list(env, 0), NULL};
+  dl_iterate_phdr(find_libtorch, &found);
+  return found;
+}
+
+static xt_status open_torch(const char *path, const char *earlier, xt_error *error) {
+  if (xt_torch) return XT_STATUS_ok; /* by an earlier instance of the module */
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    return xt_error_set(
+        error, XT_STATUS_torch, "LibTorch could not be loaded: %s%s%s", dlerror(),
+        earlier
+            ? ". Another library brought its own LibTorch into this VM first, and both must be built with the same: "
+            : "",
+        earlier ? earlier : "");
+  xt_torch_open_fn *open;
+  *(void **)&open = dlsym(library, XT_TORCH_SYMBOL);
+  if (!open) return xt_error_set(error, XT_STATUS_torch, "%s belongs to another ExTorch; build it again", path);
+  return open(&host, &xt_torch, error);
+}
+
+/* torch_open(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
+ *
+ * Called once while the module is loaded, before any other NIF can be. 0 threads: as many as LibTorch likes. */
+ERL_NIF_TERM xt_nif_torch_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  char path[4096];
+  ErlNifBinary text;
+  int threads;
+  xt_error error;
+  (void)argc;
+  if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || !enif_get_int(env, argv[1], &threads) ||
+      threads < 0)
+    return enif_make_badarg(env);
+  memcpy(path, text.data, text.size);
+  path[text.size] = 0;
+  if (open_torch(path, loaded_libtorchs(env).first, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (threads) xt_torch->set_num_threads(threads);
+  xt_calls_guard_exit();
+  return xt_make_ok(env, loaded_libtorchs(env).paths);
+}
+
+/* torch_info() :: {version, threads} */
+ERL_NIF_TERM xt_nif_torch_info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc, (void)argv;
+  return enif_make_tuple2(env, xt_make_text(env, xt_torch->version, strlen(xt_torch->version)),
+                          enif_make_int(env, xt_torch->num_threads()));
+}
+
+/* torch_seed(integer) :: :ok */
+ERL_NIF_TERM xt_nif_torch_seed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifUInt64 seed;
+  (void)argc;
+  if (!enif_get_uint64(env, argv[0], &seed)) return enif_make_badarg(env);
+  xt_torch->manual_seed(seed);
+  return xt_am_ok;
+}
+
+/* torch_empty_call() :: :ok     what a NIF call and an environment cost: bench/ compares with it */
+ERL_NIF_TERM xt_nif_torch_empty_call(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)env, (void)argc, (void)argv;
+  enif_free_env(enif_alloc_env());
+  return xt_am_ok;
+}
+
+/* dtype_supported(dtype) :: boolean */
+ERL_NIF_TERM xt_nif_dtype_supported(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_dtype dtype;
+  (void)argc;
+  if (!xt_get_dtype(env, argv[0], &dtype)) return enif_make_badarg(env);
+  return xt_make_bool(xt_torch->has_dtype(dtype));
+}
+
+/* device_count(:cuda | :mps) :: integer */
+ERL_NIF_TERM xt_nif_device_count(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  if (argv[0] == xt_am_cuda) return enif_make_int(env, xt_torch->cuda_count());
+  if (argv[0] == xt_am_mps) return enif_make_int(env, xt_torch->has_mps());
+  return enif_make_badarg(env);
+}
+
+/* device_memory(cuda index) :: {:ok, {free, total}, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_device_memory(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_error error;
+  size_t free_bytes, total;
+  int index;
+  (void)argc;
+  if (!enif_get_int(env, argv[0], &index) || index < 0) return enif_make_badarg(env);
+  if (xt_torch->cuda_memory(index, &free_bytes, &total, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, enif_make_tuple2(env, enif_make_uint64(env, free_bytes), enif_make_uint64(env, total)));
+}

@@ -1,0 +1,168 @@
+#include "nif/materialize.h"
+
+#include <string.h>
+
+#include "nif/checkpoint.h"
+#include "nif/tensor.h"
+
+static xt_value tensor_value(xt_tensor *tensor) { return (xt_value){.kind = XT_VALUE_TENSOR, .tensor = tensor}; }
+static xt_value int_value(int64_t integer) { return (xt_value){.kind = XT_VALUE_INT, .integer = integer}; }
+static xt_value name_value(const char *name) { return (xt_value){.kind = XT_VALUE_NAME, .name = {name, false, 0}}; }
+
+static bool dims_value(xt_arena *arena, const int64_t *dims, uint32_t ndim, xt_value *out) {
+  xt_value *items = xt_arena_alloc(arena, ndim, sizeof *items);
+  for (uint32_t d = 0; items && d < ndim; d++) items[d] = int_value(dims[d]);
+  *out = (xt_value){.kind = XT_VALUE_LIST, .list = {items, ndim}};
+  return items != NULL;
+}
+
+/* An operator with at most one result, a tensor. */
+static xt_status run(const xt_op_call *call, xt_arena *arena, xt_tensor **out, xt_error *error) {
+  xt_value *results;
+  size_t count;
+  xt_status status = xt_torch->op(call, arena, &results, &count, error);
+  if (status == XT_STATUS_ok && count) *out = results[0].tensor;
+  return status;
+}
+
+static xt_status no_memory(xt_error *error) {
+  return xt_error_set(error, XT_STATUS_no_memory, "no memory for a tensor");
+}
+
+/* One operator on one tensor, which is taken over. */
+static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value arg = tensor_value(tensor);
+  xt_op_call call = {.name = name, .args = &arg, .arg_count = 1};
+  xt_status status = run(&call, &arena, out, error);
+  xt_arena_free(&arena);
+  xt_tensor_drop(tensor);
+  return status;
+}
+
+static xt_status make_meta(const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value args[2];
+  xt_named_value kwargs[] = {{"dtype", name_value(xt_dtype_get(t->dtype)->name)}, {"device", name_value("meta")}};
+  xt_op_call call = {"aten::empty_strided", args, 2, kwargs, 2};
+  bool made = dims_value(&arena, t->sizes, t->ndim, &args[0]) && dims_value(&arena, t->strides, t->ndim, &args[1]);
+  xt_status status = made ? run(&call, &arena, out, error) : no_memory(error);
+  xt_arena_free(&arena);
+  return status;
+}
+
+static xt_status make_strided(const xt_origin *from, const xt_node_tensor *t, xt_dtype dtype, xt_tensor **out,
+                              xt_error *error) {
+  xt_view view;
+  xt_status status = XT_STATUS_ok;
+  if (from->reader) status = xt_reader_view(from->reader, t, &view, error);
+  else xt_reader_over(from->regions[t->storage], t, &view);
+  if (status != XT_STATUS_ok) return status;
+  xt_foreign memory = {.data = view.data,
+                       .dtype = dtype,
+                       .device = {XT_DEVICE_CPU, -1},
+                       .ndim = (int)t->ndim,
+                       .sizes = t->sizes,
+                       .strides = view.strides,
+                       .owner = view.region,
+                       .release = xt_region_drop};
+  status = xt_torch->tensor_foreign(&memory, out, error);
+  if (status == XT_STATUS_ok && t->conj) status = apply(*out, "aten::_conj", out, error);
+  if (status == XT_STATUS_ok && t->neg) status = apply(*out, "aten::_neg_view", out, error);
+  return status;
+}
+
+/* LibTorch checks that indices fit the shape before it is given them: a file could say anything. */
+static xt_status make_sparse(const xt_node_tensor *t, xt_value *parts, xt_tensor **out, xt_error *error) {
+  static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
+                                      "sparse_csc", "sparse_bsr", "sparse_bsc"};
+  xt_arena arena = {NULL};
+  bool coo = t->layout == XT_LAYOUT_COO;
+  uint32_t n = t->part_count;
+  xt_named_value layout = {"layout", name_value(names[t->layout])};
+  xt_value args[5];
+  memcpy(args, parts, n * sizeof *args);
+  xt_status status = dims_value(&arena, t->sizes, t->ndim, &args[n]) ? XT_STATUS_ok : no_memory(error);
+  xt_op_call check = {coo ? "aten::_validate_sparse_coo_tensor_args" : "aten::_validate_sparse_compressed_tensor_args",
+                      args, n + 1, &layout, !coo};
+  xt_op_call make = {coo ? "aten::sparse_coo_tensor.indices_size"
+                         : "aten::sparse_compressed_tensor.comp_plain_value_size",
+                     args, n + 1, &layout, !coo};
+  if (status == XT_STATUS_ok) status = run(&check, &arena, out, error);
+  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt;
+  if (status == XT_STATUS_ok) status = run(&make, &arena, out, error);
+  xt_arena_free(&arena);
+  return status;
+}
+
+static xt_status make_quantized(const xt_origin *from, const xt_node_tensor *t, xt_value *parts, xt_tensor **out,
+                                xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_tensor *integers;
+  xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
+  xt_status status = make_strided(from, t, dtype, &integers, error);
+  if (status != XT_STATUS_ok) return status;
+  xt_value plain[] = {
+      tensor_value(integers), {.kind = XT_VALUE_FLOAT, .number = t->more->scale}, int_value(t->more->zero_point)};
+  xt_value channels[] = {tensor_value(integers), parts[0], parts[1], int_value(t->more->axis)};
+  xt_op_call call = t->part_count ? (xt_op_call){"aten::_make_per_channel_quantized_tensor", channels, 4, NULL, 0}
+                                  : (xt_op_call){"aten::_make_per_tensor_quantized_tensor", plain, 3, NULL, 0};
+  status = run(&call, &arena, out, error);
+  xt_arena_free(&arena);
+  xt_tensor_drop(integers);
+  return status;
+}
+
+static bool is_sparse(const xt_node_tensor *t) { return t->layout != XT_LAYOUT_STRIDED; }
+
+bool xt_node_is_meta(const xt_checkpoint *c, const xt_node_tensor *t) {
+  return !is_sparse(t) && (t->storage == XT_NO_STORAGE || !c->records[t->storage]);
+}
+
+xt_status xt_node_make_tensor(const xt_origin *from, const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+  xt_value parts[3] = {{0}};
+  uint32_t made = 0;
+  xt_status status = XT_STATUS_ok;
+  for (; made < t->part_count && status == XT_STATUS_ok; made++) {
+    parts[made] = tensor_value(NULL);
+    status = xt_node_is_meta(from->checkpoint, t->more->parts[made])
+                 ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
+                 : make_strided(from, t->more->parts[made], t->more->parts[made]->dtype, &parts[made].tensor, error);
+  }
+  if (status != XT_STATUS_ok) made--; /* the one that failed */
+  else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
+  else if (xt_node_is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
+  else if (t->quantized) status = make_quantized(from, t, parts, out, error);
+  else status = make_strided(from, t, t->dtype, out, error);
+  while (made--) xt_tensor_drop(parts[made].tensor);
+  if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
+  return status;
+}
+
+ERL_NIF_TERM xt_node_make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *view) {
+  int64_t span = 1;
+  for (uint32_t d = 0; d < t->ndim; d++) {
+    if (!t->sizes[d]) span = -INT64_MAX;
+    if (span > 0) span += (t->sizes[d] - 1) * view->strides[d];
+  }
+  size_t bytes = span > 0 ? (size_t)span * xt_dtype_get(t->dtype)->size : 0;
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_data, xt_am_dtype, xt_am_shape, xt_am_strides};
+  ERL_NIF_TERM values[] = {xt_am_module_raw_tensor, xt_make_region(env, view->region, view->data, bytes),
+                           xt_make_dtype(t->dtype), xt_make_dims(env, t->sizes, (int)t->ndim),
+                           xt_make_dims(env, view->strides, (int)t->ndim)};
+  return xt_make_struct(env, keys, values, 5);
+}
+
+xt_status xt_node_make_term(ErlNifEnv *env, const xt_origin *from, const xt_node_tensor *t, ERL_NIF_TERM *out,
+                            xt_error *error) {
+  xt_tensor *tensor = NULL;
+  xt_view view;
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_node_is_meta(from->checkpoint, t)) {
+    xt_reader_over(from->regions[t->storage], t, &view);
+    *out = xt_node_make_raw(env, t, &view);
+    return XT_STATUS_ok;
+  }
+  xt_status status = xt_node_make_tensor(from, t, &tensor, error);
+  if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
+  return status;
+}

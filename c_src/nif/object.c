@@ -1,0 +1,261 @@
+/* Object trees to Elixir terms. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "nif/checkpoint.h"
+#include "nif/table.h"
+
+/* ---- Leaves ---- */
+
+/* Sizes come from the file: a large binary is asked for in a way that can say no. */
+static bool make_bytes(ErlNifEnv *env, const char *data, size_t size, ERL_NIF_TERM *out) {
+  *out = xt_make_text(env, data, size);
+  return *out != xt_am_nil;
+}
+
+static bool make_wrapped(ErlNifEnv *env, ERL_NIF_TERM module, const xt_node *node, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM data;
+  if (!make_bytes(env, node->text.data, node->text.size, &data)) return false;
+  *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_data}, (ERL_NIF_TERM[]){module, data}, 2);
+  return true;
+}
+
+/* Any size, through the external term format: SMALL_BIG_EXT or LARGE_BIG_EXT, magnitude and sign. */
+static bool make_big(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
+  size_t size = node->text.size;
+  const uint8_t *bytes = (const uint8_t *)node->text.data;
+  bool negative = bytes[size - 1] & 0x80;
+  uint8_t *external = enif_alloc(size + 8);
+  if (!external) return false;
+  uint8_t *magnitude = external + 7;
+  unsigned carry = 1;
+  for (size_t i = 0; i < size; i++) {
+    unsigned byte = negative ? (uint8_t)~bytes[i] + carry : bytes[i];
+    carry = byte >> 8;
+    magnitude[i] = (uint8_t)byte;
+  }
+  magnitude[size] = 1; /* -2^(8n) has one more byte */
+  size_t length = negative && carry ? size + 1 : size;
+  while (length > 1 && !magnitude[length - 1]) length--;
+  external[0] = 131;
+  external[1] = 111;
+  for (int i = 0; i < 4; i++) external[2 + i] = (uint8_t)(length >> (24 - 8 * i));
+  external[6] = negative;
+  bool made = enif_binary_to_term(env, external, 7 + length, out, 0) != 0;
+  enif_free(external);
+  return made;
+}
+
+static bool make_scalar(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM value = xt_make_element(env, node->scalar.dtype, node->scalar.bytes);
+  *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_dtype, xt_am_value},
+                        (ERL_NIF_TERM[]){xt_am_module_numpy_scalar, xt_make_dtype(node->scalar.dtype), value}, 3);
+  return true;
+}
+
+static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM a, b;
+  switch (node->kind) {
+  case XT_NODE_NONE: *out = xt_am_nil; return true;
+  case XT_NODE_BOOL: *out = xt_make_bool(node->boolean); return true;
+  case XT_NODE_INT: *out = enif_make_int64(env, node->integer); return true;
+  case XT_NODE_BIG: return make_big(env, node, out);
+  case XT_NODE_FLOAT: *out = xt_make_float(env, node->number); return true;
+  case XT_NODE_COMPLEX: *out = xt_make_complex(env, node->complex.re, node->complex.im); return true;
+  case XT_NODE_TEXT: return make_bytes(env, node->text.data, node->text.size, out);
+  case XT_NODE_RAW_TEXT: return make_wrapped(env, xt_am_module_raw_text, node, out);
+  case XT_NODE_BYTES: return make_wrapped(env, xt_am_module_bytes, node, out);
+  case XT_NODE_BYTEARRAY: return make_wrapped(env, xt_am_module_byte_array, node, out);
+  case XT_NODE_DTYPE:
+    *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_name},
+                          (ERL_NIF_TERM[]){xt_am_module_dtype, xt_make_dtype(node->dtype)}, 2);
+    return true;
+  case XT_NODE_DEVICE:
+    if (!make_bytes(env, node->device.type, node->device.type_size, &a)) return false;
+    b = node->device.index < 0 ? xt_am_nil : enif_make_int64(env, node->device.index);
+    *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_index, xt_am_type},
+                          (ERL_NIF_TERM[]){xt_am_module_device, b, a}, 3);
+    return true;
+  case XT_NODE_GLOBAL:
+    if (!make_bytes(env, node->global.module, node->global.module_size, &a) ||
+        !make_bytes(env, node->global.name, node->global.name_size, &b))
+      return false;
+    *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_module, xt_am_name},
+                          (ERL_NIF_TERM[]){xt_am_module_global, a, b}, 3);
+    return true;
+  case XT_NODE_STORAGE: {
+    const xt_storage *storage = &c->meaning.storages[node->storage.index];
+    if (!make_bytes(env, storage->key, storage->key_size, &a) ||
+        !make_bytes(env, storage->location, storage->location_size, &b))
+      return false;
+    *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_dtype, xt_am_key, xt_am_location, xt_am_numel},
+                          (ERL_NIF_TERM[]){xt_am_module_storage, xt_make_dtype(storage->dtype), a, b,
+                                           enif_make_int64(env, storage->numel)},
+                          5);
+    return true;
+  }
+  case XT_NODE_SCALAR: return make_scalar(env, node, out);
+  default: return false;
+  }
+}
+
+/* ---- Containers, without recursion ---- */
+
+typedef struct {
+  const xt_node *node;
+  size_t next; /* child */
+  size_t base; /* where its children's terms begin */
+} frame;
+
+typedef struct {
+  ErlNifEnv *env;
+  const xt_checkpoint *c;
+  const ERL_NIF_TERM *tensors; /* what stands for each tensor, in index order */
+  size_t tensor_count, tensor_next;
+  bool ordered;
+  ERL_NIF_TERM set; /* a MapSet of one element, to be imitated; 0: none */
+  frame *frames;
+  size_t depth, depth_room;
+  ERL_NIF_TERM *terms;
+  size_t count, room;
+} builder;
+
+static bool push_term(builder *b, ERL_NIF_TERM term) {
+  if (b->count == b->room) {
+    size_t room = b->room ? 2 * b->room : 256;
+    ERL_NIF_TERM *grown = enif_realloc(b->terms, room * sizeof *grown);
+    if (!grown) return false;
+    b->terms = grown;
+    b->room = room;
+  }
+  b->terms[b->count++] = term;
+  return true;
+}
+
+static bool push_node(builder *b, const xt_node *node) {
+  ERL_NIF_TERM term;
+  if (node->kind == XT_NODE_TENSOR)
+    return b->tensor_next < b->tensor_count && push_term(b, b->tensors[b->tensor_next++]);
+  bool holds = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
+               node->kind == XT_NODE_SUBCLASS;
+  if (!holds) return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
+  if (b->depth == b->depth_room) {
+    size_t room = b->depth_room ? 2 * b->depth_room : 16;
+    frame *grown = enif_realloc(b->frames, room * sizeof *grown);
+    if (!grown) return false;
+    b->frames = grown;
+    b->depth_room = room;
+  }
+  b->frames[b->depth++] = (frame){node, 0, b->count};
+  return true;
+}
+
+/* Later values of one key win, as in Python. */
+static ERL_NIF_TERM make_map(builder *b, const ERL_NIF_TERM *items, size_t count) {
+  ERL_NIF_TERM map, *split = enif_alloc((count ? count : 1) * sizeof *split);
+  size_t pairs = count / 2;
+  for (size_t i = 0; split && i < pairs; i++) split[i] = items[2 * i], split[pairs + i] = items[2 * i + 1];
+  bool made = split && enif_make_map_from_arrays(b->env, split, split + pairs, pairs, &map);
+  enif_free(split);
+  if (made) return map;
+  map = enif_make_new_map(b->env);
+  for (size_t i = 0; i < pairs; i++) enif_make_map_put(b->env, map, items[2 * i], items[2 * i + 1], &map);
+  return map;
+}
+
+static ERL_NIF_TERM make_pairs(builder *b, const ERL_NIF_TERM *items, size_t count) {
+  ERL_NIF_TERM list = enif_make_list(b->env, 0);
+  for (size_t i = count; i >= 2; i -= 2)
+    list = enif_make_list_cell(b->env, enif_make_tuple2(b->env, items[i - 2], items[i - 1]), list);
+  return xt_make_struct(b->env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_pairs},
+                        (ERL_NIF_TERM[]){xt_am_module_dict, list}, 2);
+}
+
+/* A MapSet holds its elements as the keys of a map; the values are those of the one that is imitated. */
+static ERL_NIF_TERM make_set(builder *b, const ERL_NIF_TERM *items, size_t count) {
+  ERL_NIF_TERM map = enif_make_new_map(b->env), inner, key, value = xt_am_nil, set;
+  ErlNifMapIterator at;
+  if (enif_get_map_value(b->env, b->set, xt_am_map, &inner) &&
+      enif_map_iterator_create(b->env, inner, &at, ERL_NIF_MAP_ITERATOR_FIRST)) {
+    enif_map_iterator_get_pair(b->env, &at, &key, &value);
+    enif_map_iterator_destroy(b->env, &at);
+  }
+  for (size_t i = 0; i < count; i++) enif_make_map_put(b->env, map, items[i], value, &map);
+  return enif_make_map_update(b->env, b->set, xt_am_map, map, &set) ? set : map;
+}
+
+static ERL_NIF_TERM make_object(builder *b, const xt_node *node, const ERL_NIF_TERM *items) {
+  ERL_NIF_TERM parts[5] = {xt_am_nil, xt_am_nil, xt_am_nil, xt_am_nil, xt_am_nil};
+  for (size_t i = 0; i < xt_child_count(node); i++) parts[xt_child_at(node, i).position] = items[i];
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_args, xt_am_class, xt_am_dict, xt_am_list, xt_am_new, xt_am_state};
+  ERL_NIF_TERM values[] = {
+      xt_am_module_object, parts[1], parts[0], parts[4], parts[3], xt_make_bool(node->object->is_new), parts[2]};
+  return xt_make_struct(b->env, keys, values, 7);
+}
+
+static ERL_NIF_TERM make_subclass(builder *b, const ERL_NIF_TERM *items) {
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_class, xt_am_state, xt_am_tensor};
+  return xt_make_struct(b->env, keys, (ERL_NIF_TERM[]){xt_am_module_tensor_subclass, items[1], items[2], items[0]}, 4);
+}
+
+static ERL_NIF_TERM finish(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count) {
+  switch (node->kind) {
+  case XT_NODE_LIST: return enif_make_list_from_array(b->env, items, (unsigned)count);
+  case XT_NODE_TUPLE: return enif_make_tuple_from_array(b->env, items, (unsigned)count);
+  case XT_NODE_DICT: return b->ordered ? make_pairs(b, items, count) : make_map(b, items, count);
+  case XT_NODE_OBJECT: return make_object(b, node, items);
+  case XT_NODE_SUBCLASS: return make_subclass(b, items);
+  default: return b->set ? make_set(b, items, count) : enif_make_list_from_array(b->env, items, (unsigned)count);
+  }
+}
+
+static bool build(builder *b, const xt_node *root, ERL_NIF_TERM *out) {
+  bool going = push_node(b, root);
+  while (going && b->depth) {
+    frame *at = &b->frames[b->depth - 1];
+    if (at->next < xt_child_count(at->node)) {
+      going = push_node(b, xt_child_at(at->node, at->next++).node);
+      continue;
+    }
+    ERL_NIF_TERM term = finish(b, at->node, b->terms + at->base, b->count - at->base);
+    b->count = at->base;
+    b->depth--;
+    going = push_term(b, term);
+  }
+  if (going) *out = b->terms[0];
+  enif_free(b->frames);
+  enif_free(b->terms);
+  return going;
+}
+
+bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
+  if (make_leaf(env, c, node, out)) return true;
+  builder b = {.env = env, .c = c};
+  return build(&b, node, out);
+}
+
+/* checkpoint_object(checkpoint, tuple with a term for each tensor, ordered?, MapSet of one element)
+ *   :: {:ok, term, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  xt_error error;
+  builder b = {.env = env, .set = argv[3]};
+  int arity;
+  ERL_NIF_TERM term;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_tuple(env, argv[1], &arity, &b.tensors) ||
+      !xt_get_bool(env, argv[2], &b.ordered) || !enif_is_map(env, argv[3]))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  b.c = &resource->opened->checkpoint;
+  b.tensor_count = (size_t)arity;
+  bool made = b.tensor_count == b.c->index.count && build(&b, b.c->root, &term);
+  bool mismatch = b.tensor_count != b.c->index.count;
+  xt_checkpoint_done(resource);
+  if (mismatch) return enif_make_badarg(env);
+  if (!made) {
+    xt_error_set(&error, XT_STATUS_no_memory, "no memory for the object's terms");
+    return xt_make_error(env, &error);
+  }
+  return xt_make_ok(env, term);
+}

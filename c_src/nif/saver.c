@@ -1,0 +1,447 @@
+/* Saving: a term becomes a plan, and the plan is written in steps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory/memory.h"
+#include "core/os/atomic_file.h"
+#include "core/os/mapping.h"
+#include "nif/checkpoint.h"
+#include "nif/pickle_term.h"
+#include "nif/saver.h"
+#include "nif/table.h"
+#include "nif/tensor.h"
+#include "nif/term.h"
+
+static ErlNifResourceType *saving_type;
+
+/* All that a save holds; the reaper frees it. */
+typedef struct {
+  xt_reapable reapable; /* first */
+  atomic_int references;
+  xt_save_tensors tensors;
+  xt_pickler pickle;
+  xt_writer writer;
+  xt_outfile file;
+  char *root;
+  xt_named_tensor *names; /* safetensors */
+  xt_buffer texts, metadata;
+  xt_tensor *staged; /* what was fetched */
+  xt_region *shared; /* the same, once binaries see it */
+  bool sync;
+} saving;
+
+typedef struct {
+  atomic_flag busy;
+  saving *saving;
+} saving_resource;
+
+static void free_saving(xt_reapable *self) {
+  saving *s = (saving *)self;
+  xt_writer_free(&s->writer);
+  xt_region_drop(s->shared);
+  xt_outfile_close(&s->file);
+  xt_save_free(&s->tensors);
+  xt_pickler_free(&s->pickle);
+  xt_buffer_free(&s->texts);
+  xt_buffer_free(&s->metadata);
+  free(s->names);
+  free(s->root);
+  free(s);
+}
+
+static void keep_saving(void *owner) { atomic_fetch_add(&((saving *)owner)->references, 1); }
+
+static void drop_saving(void *owner) {
+  saving *s = owner;
+  if (atomic_fetch_sub(&s->references, 1) == 1) xt_reaper_push(&s->reapable);
+}
+
+static void saving_destroyed(ErlNifEnv *env, void *object) {
+  saving_resource *resource = object;
+  (void)env;
+  if (!resource->saving) return;
+  xt_writer_stop(&resource->saving->writer);
+  drop_saving(resource->saving);
+}
+
+bool xt_saving_load(ErlNifEnv *env) {
+  ErlNifResourceTypeInit init = {.dtor = saving_destroyed};
+  saving_type = enif_open_resource_type_x(env, "extorch_saving", &init, ERL_NIF_RT_CREATE, NULL);
+  return saving_type != NULL;
+}
+
+/* ---- The plan ---- */
+
+static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
+  saving *s = context;
+  return xt_save_fetch(&s->tensors, payload, &s->staged, data, error);
+}
+
+static void fetched_done(void *context, size_t payload) {
+  saving *s = context;
+  (void)payload;
+  if (s->staged) xt_tensor_drop(s->staged);
+  s->staged = NULL;
+}
+
+static xt_status no_memory(xt_error *error) { return xt_error_set(error, XT_STATUS_no_memory, "no memory to save"); }
+
+static xt_status plan_pickle(ErlNifEnv *env, saving *s, ERL_NIF_TERM term, xt_error *error) {
+  bool legacy = s->writer.layout == &xt_write_legacy;
+  xt_draft draft = {0};
+  xt_status status = xt_term_draft(env, term, &s->tensors, &draft, error);
+  if (status == XT_STATUS_ok) status = xt_save_plan(&s->tensors, error);
+  if (status == XT_STATUS_ok) status = xt_draft_fill(&draft, &s->tensors, legacy, &s->pickle, error);
+  xt_draft_free(&draft);
+  if (status == XT_STATUS_ok && legacy) status = xt_save_sort(&s->tensors, error);
+  s->writer.payloads = s->tensors.payloads;
+  s->writer.count = s->tensors.payload_count;
+  s->writer.pickle = s->pickle.out.data;
+  s->writer.pickle_size = s->pickle.out.size;
+  s->writer.root = s->root;
+  return status;
+}
+
+/* [{name, tensor}], sorted as the format likes it: each tensor is written by itself. */
+static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_error *error) {
+  ERL_NIF_TERM head;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  unsigned count;
+  size_t i = 0;
+  ErlNifBinary name;
+  xt_tensor_resource *resource;
+  xt_tensor *handle;
+  xt_save_tensor tensor;
+  enif_get_list_length(env, list, &count);
+  s->names = calloc(count + 1, sizeof *s->names);
+  s->tensors.payloads = calloc(count + 1, sizeof *s->tensors.payloads);
+  s->tensors.payload_view = calloc(count + 1, sizeof *s->tensors.payload_view);
+  if (!s->names || !s->tensors.payloads || !s->tensors.payload_view) return no_memory(error);
+  for (ERL_NIF_TERM rest = list; enif_get_list_cell(env, rest, &head, &rest); i++) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
+        !xt_get_tensor(env, pair[1], &resource))
+      return xt_error_set(error, XT_STATUS_bad_argument, "safetensors holds names and tensors");
+    xt_status status = xt_tensor_take(resource, &handle, error);
+    if (status == XT_STATUS_ok) status = xt_save_add(&s->tensors, handle, &tensor, error);
+    if (status != XT_STATUS_ok) return status;
+    const xt_tensor_info *info = &handle->info;
+    if (tensor.kind != XT_SAVE_STRIDED || !xt_safetensors_dtype(info->dtype))
+      return xt_error_set(
+          error, XT_STATUS_unsupported, "%.*s: safetensors has no %s; use another format, or convert it first",
+          (int)(name.size < 200 ? name.size : 200), name.data,
+          tensor.kind == XT_SAVE_STRIDED ? xt_dtype_get(info->dtype)->name : "sparse, quantized or meta tensors");
+    size_t at = s->texts.size;
+    xt_buffer_put(&s->texts, name.data, name.size);
+    s->names[i] = (xt_named_tensor){(const char *)at, name.size, info->dtype, info->ndim, info->sizes};
+    xt_payload *payload = &s->tensors.payloads[i];
+    payload->dtype = info->dtype;
+    payload->numel = info->numel;
+    payload->bytes = (uint64_t)info->numel * xt_dtype_get(info->dtype)->size;
+    bool as_it_is = info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU;
+    payload->data = as_it_is && payload->bytes ? info->data : NULL;
+    s->tensors.payload_view[i] = i;
+  }
+  if (s->texts.failed) return no_memory(error);
+  for (size_t n = 0; n < i; n++) s->names[n].name = (const char *)s->texts.data + (uintptr_t)s->names[n].name;
+  s->writer.payloads = s->tensors.payloads;
+  s->writer.count = s->tensors.payload_count = i;
+  s->writer.tensors = s->names;
+  s->writer.metadata = &s->metadata;
+  return XT_STATUS_ok;
+}
+
+typedef struct {
+  uintptr_t from, to;
+  size_t index;
+} range;
+
+static int by_address(const void *a, const void *b) {
+  const range *x = a, *y = b;
+  return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* A reader would not know that two tensors were one. */
+static xt_status check_shared(const saving *s, xt_error *error) {
+  size_t count = 0;
+  range *ranges = calloc(s->writer.count + 1, sizeof *ranges);
+  xt_status status = XT_STATUS_ok;
+  if (!ranges) return no_memory(error);
+  for (size_t i = 0; i < s->writer.count; i++) {
+    const xt_tensor_info *info = &s->tensors.views[i].handle->info;
+    if (info->plain && info->span)
+      ranges[count++] = (range){(uintptr_t)info->data, (uintptr_t)info->data + info->span, i};
+  }
+  qsort(ranges, count, sizeof *ranges, by_address);
+  for (size_t i = 1; i < count && status == XT_STATUS_ok; i++) {
+    const xt_named_tensor *a = &s->names[ranges[i - 1].index], *b = &s->names[ranges[i].index];
+    if (ranges[i].from < ranges[i - 1].to)
+      status = xt_error_set(error, XT_STATUS_bad_argument,
+                            "%.*s and %.*s share memory, which safetensors cannot say; save one of them, or write the "
+                            "bytes twice with duplicate: true",
+                            (int)(a->name_size < 200 ? a->name_size : 200), a->name,
+                            (int)(b->name_size < 200 ? b->name_size : 200), b->name);
+    if (ranges[i].to < ranges[i - 1].to) ranges[i].to = ranges[i - 1].to, ranges[i].index = ranges[i - 1].index;
+  }
+  free(ranges);
+  return status;
+}
+
+static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_buffer *out) {
+  ERL_NIF_TERM head;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  ErlNifBinary text;
+  while (enif_get_list_cell(env, list, &head, &list)) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2) return false;
+    for (int i = 0; i < 2; i++) {
+      if (!enif_inspect_binary(env, pair[i], &text)) return false;
+      xt_buffer_put(out, &text.size, sizeof text.size);
+      xt_buffer_put(out, text.data, text.size);
+    }
+  }
+  return enif_is_empty_list(env, list);
+}
+
+static const xt_layout_writer *get_layout(ERL_NIF_TERM format) {
+  if (format == xt_am_zip) return &xt_write_zip;
+  if (format == xt_am_legacy) return &xt_write_legacy;
+  if (format == xt_am_streaming) return &xt_write_stream;
+  return format == xt_am_safetensors ? &xt_write_safetensors : NULL;
+}
+
+/* save_begin(term, format, root folder, {compact?, duplicate?}, [{metadata's key, value}])
+ *   :: {:ok, {saving, payload bytes}, 0} | {:error, e}
+ *
+ * For safetensors the term is a list of {name, tensor}. */
+ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifBinary root;
+  xt_error error;
+  bool compact, duplicate;
+  const ERL_NIF_TERM *flags;
+  int arity;
+  const xt_layout_writer *layout = get_layout(argv[1]);
+  (void)argc;
+  if (!layout || !enif_inspect_binary(env, argv[2], &root) || !enif_get_tuple(env, argv[3], &arity, &flags) ||
+      arity != 2 || !xt_get_bool(env, flags[0], &compact) || !xt_get_bool(env, flags[1], &duplicate) ||
+      !enif_is_list(env, argv[4]))
+    return enif_make_badarg(env);
+  saving_resource *resource = enif_alloc_resource(saving_type, sizeof *resource);
+  atomic_flag_clear(&resource->busy);
+  saving *s = resource->saving = calloc(1, sizeof *s);
+  ERL_NIF_TERM term = enif_make_resource(env, resource);
+  enif_release_resource(resource);
+  if (!s) return xt_make_error(env, (no_memory(&error), &error));
+  s->reapable.run = free_saving;
+  atomic_init(&s->references, 1);
+  s->file.fd = s->file.folder = -1;
+  s->tensors.compact = compact;
+  s->writer.layout = layout;
+  s->writer.fetch = fetch;
+  s->writer.done = fetched_done;
+  s->writer.context = s;
+  s->writer.keeper = (xt_keeper){keep_saving, drop_saving, s};
+  s->root = strndup((const char *)root.data, root.size);
+  xt_status status = s->root ? XT_STATUS_ok : no_memory(&error);
+  if (status == XT_STATUS_ok && !get_metadata(env, argv[4], &s->metadata)) return enif_make_badarg(env);
+  if (status == XT_STATUS_ok && s->metadata.failed) status = no_memory(&error);
+  if (status == XT_STATUS_ok)
+    status =
+        layout == &xt_write_safetensors ? plan_named(env, s, argv[0], &error) : plan_pickle(env, s, argv[0], &error);
+  if (status == XT_STATUS_ok && layout == &xt_write_safetensors && !duplicate) status = check_shared(s, &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_writer_begin(&s->writer);
+  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, s->writer.total)));
+}
+
+/* ---- Into a file ---- */
+
+static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saving_resource **out) {
+  return enif_get_resource(env, term, saving_type, (void **)out) && (*out)->saving;
+}
+
+static ERL_NIF_TERM busy(ErlNifEnv *env) {
+  xt_error error;
+  xt_error_set(&error, XT_STATUS_busy, "another process is going on with this save");
+  return xt_make_error(env, &error);
+}
+
+/* save_open(saving, path, fsync?) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_save_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifBinary text;
+  char path[4096];
+  xt_error error;
+  (void)argc;
+  if (!get_saving(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &text) || text.size >= sizeof path ||
+      memchr(text.data, 0, text.size))
+    return enif_make_badarg(env);
+  memcpy(path, text.data, text.size);
+  path[text.size] = 0;
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  if (resource->saving->file.fd >= 0) {
+    atomic_flag_clear(&resource->busy);
+    return enif_make_badarg(env);
+  }
+  resource->saving->sync = argv[2] == xt_am_true;
+  xt_status status = xt_outfile_open(&resource->saving->file, path, &error);
+  if (status != XT_STATUS_ok) xt_outfile_close(&resource->saving->file);
+  atomic_flag_clear(&resource->busy);
+  return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
+}
+
+typedef struct {
+  saving *saving;
+  ErlNifEnv *env;
+  uint64_t since; /* bytes since the caller was looked for */
+} sink_context;
+
+static xt_status write_file(void *context, const void *data, size_t size, xt_error *error) {
+  sink_context *c = context;
+  c->since += size;
+  if (c->since > 4 << 20) {
+    c->since = 0;
+    if (!enif_is_current_process_alive(c->env)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
+  }
+  return xt_outfile_write(&c->saving->file, data, size, error);
+}
+
+/* Zeros stand for the pages that a mapped file lost: better no file than that. */
+static xt_status check_memory(const saving *s, xt_error *error) {
+  if (!atomic_load(&xt_memory_live.mapped)) return XT_STATUS_ok;
+  for (size_t i = 0; i < s->writer.count; i++)
+    if (s->writer.payloads[i].data && xt_map_poisoned(s->writer.payloads[i].data, s->writer.payloads[i].bytes))
+      return xt_error_set(error, XT_STATUS_file_changed,
+                          "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
+  return XT_STATUS_ok;
+}
+
+/* save_step(saving, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e}     the last step commits */
+ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifUInt64 budget;
+  xt_error error;
+  bool finished = false;
+  (void)argc;
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget)) return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  saving *s = resource->saving;
+  if (s->file.fd < 0) {
+    atomic_flag_clear(&resource->busy);
+    return enif_make_badarg(env);
+  }
+  sink_context context = {s, env, 0};
+  xt_sink sink = {.write = write_file, .context = &context};
+  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
+  if (status == XT_STATUS_ok && finished) status = xt_outfile_commit(&s->file, s->sync, &error);
+  if ((status != XT_STATUS_ok && !error.collect) || finished) xt_outfile_close(&s->file);
+  uint64_t done = s->writer.written;
+  atomic_flag_clear(&resource->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  return xt_make_ok(env, finished ? xt_am_done : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}
+
+/* ---- As terms ---- */
+
+/* The bytes of a step, as binaries: small ones are copied, payloads share the tensors' memory. */
+typedef struct {
+  saving_resource *resource;
+  ErlNifEnv *env;
+  ERL_NIF_TERM list; /* the last first */
+  size_t payload;    /* of which these bytes were given, and may go on: */
+  const uint8_t *from;
+  size_t size;
+} pieces;
+
+static void release_resource(xt_region *self) { enif_release_resource(self->owner); }
+static void release_staged(xt_region *self) { xt_tensor_drop(self->owner); }
+
+/* A binary over a payload keeps the save, and so its tensors; over what was fetched for it, only that. */
+static xt_region *region_of(pieces *p) {
+  saving *s = p->resource->saving;
+  if (!s->writer.payloads[p->payload].data) return xt_region_keep(s->shared);
+  xt_region *region = xt_region_foreign((void *)p->from, p->size, p->resource, release_resource);
+  if (region) enif_keep_resource(p->resource);
+  return region;
+}
+
+static xt_status put_shared(pieces *p, xt_error *error) {
+  if (!p->size) return XT_STATUS_ok;
+  xt_region *region = region_of(p);
+  if (!region) return no_memory(error);
+  p->list = enif_make_list_cell(p->env, xt_make_region(p->env, region, p->from, p->size), p->list);
+  p->size = 0;
+  return XT_STATUS_ok;
+}
+
+static xt_status put_copy(void *context, const void *data, size_t size, xt_error *error) {
+  pieces *p = context;
+  xt_status status = put_shared(p, error);
+  if (status != XT_STATUS_ok) return status;
+  ERL_NIF_TERM binary = xt_make_text(p->env, data, size);
+  if (binary == xt_am_nil) return no_memory(error);
+  p->list = enif_make_list_cell(p->env, binary, p->list);
+  return XT_STATUS_ok;
+}
+
+/* What was fetched lives as long as a binary sees it. */
+static xt_status keep_staged(saving *s, size_t payload, xt_error *error) {
+  if (s->writer.payloads[payload].data || !s->staged) return XT_STATUS_ok;
+  xt_region_drop(s->shared);
+  s->shared = xt_region_foreign(s->staged->info.data, s->writer.payloads[payload].bytes, s->staged, release_staged);
+  if (!s->shared) return no_memory(error);
+  s->staged = NULL;
+  return XT_STATUS_ok;
+}
+
+static xt_status share(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error) {
+  pieces *p = context;
+  xt_status status = XT_STATUS_ok;
+  if (p->payload != payload || p->from + p->size != data) status = put_shared(p, error);
+  if (status == XT_STATUS_ok) status = keep_staged(p->resource->saving, payload, error);
+  if (status != XT_STATUS_ok) return status;
+  if (!p->size) p->from = data;
+  p->payload = payload;
+  p->size += size;
+  return status;
+}
+
+static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint64_t budget) {
+  saving *s = resource->saving;
+  xt_error error;
+  bool finished = false;
+  pieces made = {resource, env, enif_make_list(env, 0), 0, NULL, 0};
+  xt_sink sink = {put_copy, share, &made};
+  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  bool again = status != XT_STATUS_ok && error.collect && (made.size || !enif_is_empty_list(env, made.list));
+  if (again) status = XT_STATUS_ok; /* what was made must not be lost */
+  if (status == XT_STATUS_ok) status = put_shared(&made, &error);
+  if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
+  ERL_NIF_TERM done = enif_make_uint64(env, s->writer.written), list = enif_make_list(env, 0);
+  atomic_flag_clear(&resource->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  enif_make_reverse_list(env, made.list, &list);
+  return xt_make_ok(env, enif_make_tuple3(env, finished ? xt_am_done : xt_am_more, done, list));
+}
+
+/* In the middle of a large payload there is nothing to do but a checksum. */
+enum { BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 20 };
+
+/* save_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  saving_resource *resource;
+  ErlNifUInt64 budget;
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd >= 0)
+    return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  const xt_writer *w = &resource->saving->writer;
+  bool from_disk = w->layout->crc && atomic_load(&xt_memory_live.mapped); /* a map is read when it is looked at */
+  if (!on_dirty && (budget > BRIEF_BYTES || from_disk || !xt_writer_in_payload(w, budget))) {
+    atomic_flag_clear(&resource->busy);
+    return enif_schedule_nif(env, "save_next", XT_DIRTY_CPU, xt_nif_save_next, argc, argv);
+  }
+  if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
+  return give_pieces(env, resource, budget);
+}

@@ -1,0 +1,9 @@
+#ifndef XT_NIF_SAVER_H
+#define XT_NIF_SAVER_H
+
+#include <erl_nif.h>
+#include <stdbool.h>
+
+bool xt_saving_load(ErlNifEnv *env);
+
+#endif

@@ -1,0 +1,9 @@
+#ifndef XT_NIF_TENSOR_BINARY_H
+#define XT_NIF_TENSOR_BINARY_H
+
+#include <erl_nif.h>
+#include <stdbool.h>
+
+bool xt_binary_load(ErlNifEnv *env);
+
+#endif

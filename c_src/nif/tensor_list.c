@@ -1,0 +1,263 @@
+/* Nested Elixir lists to tensors and back. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/element.h"
+#include "core/memory/memory.h"
+#include "nif/table.h"
+#include "nif/tensor.h"
+#include "nif/term.h"
+
+/* Below so many elements the work takes microseconds and stays on the normal scheduler. */
+enum { BRIEF_ELEMENTS = 256, MAX_CELLS = 1 << 30 };
+
+/* ---- Lists to tensors ----
+ *
+ * Three passes: the shape, by the first element of each level; the kinds of all leaves, where ragged lists and odd
+ * terms are found and named by their indices; the values, written where the tensor has them. */
+
+typedef enum { KIND_BOOL, KIND_INT, KIND_FLOAT, KIND_COMPLEX } number_kind; /* each holds the ones before it */
+
+typedef struct {
+  ErlNifEnv *env;
+  int ndim;
+  int64_t sizes[XT_MAX_DIMS];
+  int64_t index[XT_MAX_DIMS]; /* where the walk stands, for messages */
+  number_kind kind;
+  xt_dtype dtype; /* what is written */
+  char *data;
+  xt_error *error;
+} nested;
+
+static const char *where(const nested *list, int depth, char *text, size_t size) {
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < depth && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, "[%lld]", (long long)list->index[i]);
+  return text;
+}
+
+static xt_status find_shape(nested *list, ERL_NIF_TERM term) {
+  unsigned length;
+  ERL_NIF_TERM head, tail;
+  while (enif_is_list(list->env, term)) {
+    if (list->ndim == XT_MAX_DIMS)
+      return xt_error_set(list->error, XT_STATUS_bad_argument, "the list is nested deeper than %d levels", XT_MAX_DIMS);
+    if (!enif_get_list_length(list->env, term, &length))
+      return xt_error_set(list->error, XT_STATUS_bad_argument, "the list is improper: its tail is no list");
+    list->sizes[list->ndim++] = length;
+    if (!enif_get_list_cell(list->env, term, &head, &tail)) break;
+    term = head;
+  }
+  return XT_STATUS_ok;
+}
+
+static bool get_kind(nested *list, ERL_NIF_TERM term, number_kind *kind) {
+  double re, im;
+  if (enif_is_number(list->env, term)) {
+    *kind = enif_get_double(list->env, term, &re) ? KIND_FLOAT : KIND_INT;
+  } else if (term == xt_am_true || term == xt_am_false) {
+    *kind = KIND_BOOL;
+  } else if (xt_get_float(list->env, term, &re)) {
+    *kind = KIND_FLOAT;
+  } else if (xt_get_complex(list->env, term, &re, &im)) {
+    *kind = KIND_COMPLEX;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+static xt_status scan(nested *list, ERL_NIF_TERM term, int depth) {
+  char at[256];
+  number_kind kind;
+  if (depth == list->ndim) {
+    if (!get_kind(list, term, &kind))
+      return xt_error_set(list->error, XT_STATUS_bad_argument,
+                          enif_is_list(list->env, term)
+                              ? "the list is ragged: element %s is a list where its neighbours are numbers"
+                              : "element %s is no number (integer, float, boolean, :nan, :infinity, :neg_infinity)",
+                          where(list, depth, at, sizeof at));
+    if (kind > list->kind) list->kind = kind;
+    return XT_STATUS_ok;
+  }
+  unsigned length;
+  if (!enif_get_list_length(list->env, term, &length))
+    return xt_error_set(list->error, XT_STATUS_bad_argument,
+                        "the list is ragged: element %s is no list where its neighbours are lists of %lld",
+                        where(list, depth, at, sizeof at), (long long)list->sizes[depth]);
+  if (length != list->sizes[depth])
+    return xt_error_set(list->error, XT_STATUS_bad_argument,
+                        "the list is ragged: element %s has length %u, where its neighbours have %lld",
+                        where(list, depth, at, sizeof at), length, (long long)list->sizes[depth]);
+  ERL_NIF_TERM head;
+  for (list->index[depth] = 0; enif_get_list_cell(list->env, term, &head, &term); list->index[depth]++) {
+    xt_status status = scan(list, head, depth + 1);
+    if (status != XT_STATUS_ok) return status;
+  }
+  return XT_STATUS_ok;
+}
+
+static xt_status fill_one(nested *list, ERL_NIF_TERM term, xt_dtype target) {
+  char at[256];
+  double re = 0, im = 0;
+  ErlNifSInt64 integer = 0;
+  ErlNifUInt64 natural = 0;
+  bool is_float = xt_get_float(list->env, term, &re), is_complex = xt_get_complex(list->env, term, &re, &im);
+  xt_kind kind = xt_dtype_get(target)->kind;
+
+  if (term == xt_am_true) {
+    integer = 1;
+  } else if (!is_float && !is_complex && term != xt_am_false && !enif_get_int64(list->env, term, &integer)) {
+    if (target != XT_uint64 || !enif_get_uint64(list->env, term, &natural))
+      return xt_error_set(list->error, XT_STATUS_bad_argument, "the integer at %s does not fit %s",
+                          where(list, list->ndim, at, sizeof at), xt_dtype_get(target)->name);
+    integer = (int64_t)natural;
+  } else if (!is_float && !is_complex && kind != XT_KIND_BOOL && !xt_element_int_fits(target, integer)) {
+    return xt_error_set(list->error, XT_STATUS_bad_argument, "the integer %lld at %s does not fit %s",
+                        (long long)integer, where(list, list->ndim, at, sizeof at), xt_dtype_get(target)->name);
+  }
+  if (is_complex ? kind != XT_KIND_COMPLEX : is_float && (kind == XT_KIND_INT || kind == XT_KIND_UINT))
+    return xt_error_set(
+        list->error, XT_STATUS_bad_argument, "the %s at %s would lose its value as %s; convert it first",
+        is_complex ? "complex number" : "float", where(list, list->ndim, at, sizeof at), xt_dtype_get(target)->name);
+  if (!is_float && !is_complex) re = (double)integer;
+
+  switch (list->dtype) {
+  case XT_bool: *list->data++ = is_float ? re != 0 : integer != 0; break;
+  case XT_int64: memcpy(list->data, &integer, 8), list->data += 8; break;
+  case XT_float64: memcpy(list->data, &re, 8), list->data += 8; break;
+  case XT_float32: memcpy(list->data, &(float){(float)re}, 4), list->data += 4; break;
+  default: memcpy(list->data, (double[2]){re, im}, 16), list->data += 16; break; /* complex128 */
+  }
+  return XT_STATUS_ok;
+}
+
+static xt_status fill(nested *list, ERL_NIF_TERM term, int depth, xt_dtype target) {
+  ERL_NIF_TERM head;
+  if (depth == list->ndim) return fill_one(list, term, target);
+  for (list->index[depth] = 0; enif_get_list_cell(list->env, term, &head, &term); list->index[depth]++) {
+    xt_status status = fill(list, head, depth + 1, target);
+    if (status != XT_STATUS_ok) return status;
+  }
+  return XT_STATUS_ok;
+}
+
+/* The type the values are written in: LibTorch converts from it to the rest. */
+static xt_dtype written_as(xt_dtype target) {
+  switch (xt_dtype_get(target)->kind) {
+  case XT_KIND_BOOL: return XT_bool;
+  case XT_KIND_INT:
+  case XT_KIND_UINT: return XT_int64;
+  case XT_KIND_COMPLEX: return XT_complex128;
+  default: return target == XT_float64 ? XT_float64 : XT_float32;
+  }
+}
+
+static xt_status from_list(nested *list, ERL_NIF_TERM term, xt_dtype target, xt_device device, xt_tensor **out) {
+  static const xt_dtype defaults[] = {XT_bool, XT_int64, XT_float32, XT_complex64};
+  xt_tensor *written = NULL;
+  xt_status status = scan(list, term, 0);
+  if (status != XT_STATUS_ok) return status;
+  if (target == XT_DTYPE_COUNT) target = list->ndim && !list->sizes[list->ndim - 1] ? XT_float32 : defaults[list->kind];
+  xt_kind kind = xt_dtype_get(target)->kind;
+  if (kind == XT_KIND_QUANT || kind == XT_KIND_BITS)
+    return xt_error_set(list->error, XT_STATUS_unsupported, "%s cannot be made from numbers",
+                        xt_dtype_get(target)->name);
+  list->dtype = written_as(target);
+  status = xt_torch->tensor_empty(list->dtype, list->ndim, list->sizes, &written, list->error);
+  if (status != XT_STATUS_ok) return status;
+  list->data = written->info.data;
+  status = fill(list, term, 0, target);
+  if (status == XT_STATUS_ok && list->dtype == target && device.type == XT_DEVICE_CPU) {
+    *out = written;
+    return status;
+  }
+  if (status == XT_STATUS_ok) status = xt_torch->tensor_to(written, target, device, out, list->error);
+  xt_tensor_drop(written);
+  return status;
+}
+
+/* Has the list, at every level of its first elements, few enough items to be walked here? */
+static bool is_brief(ErlNifEnv *env, ERL_NIF_TERM term) {
+  ERL_NIF_TERM head, tail;
+  int left = BRIEF_ELEMENTS;
+  for (int depth = 0; depth <= XT_MAX_DIMS && enif_get_list_cell(env, term, &head, &tail); depth++) {
+    ERL_NIF_TERM first = head;
+    while (left-- > 0 && enif_get_list_cell(env, tail, &head, &tail)) continue;
+    if (left < 0) return false;
+    term = first;
+  }
+  return true;
+}
+
+/* tensor_from_list(number | nested list, dtype | nil, device) :: {:ok, tensor, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_error error;
+  xt_dtype dtype = XT_DTYPE_COUNT;
+  xt_device device;
+  xt_tensor *tensor = NULL;
+  nested list = {.env = env, .error = &error};
+  if ((argv[1] != xt_am_nil && !xt_get_dtype(env, argv[1], &dtype)) || !xt_get_device(env, argv[2], &device))
+    return enif_make_badarg(env);
+  bool normal = enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (normal && !is_brief(env, argv[0]))
+    return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
+  xt_status status = find_shape(&list, argv[0]);
+  double elements = 1;
+  for (int i = 0; i < list.ndim; i++) elements *= (double)list.sizes[i];
+  if (status == XT_STATUS_ok && (elements > BRIEF_ELEMENTS || device.type != XT_DEVICE_CPU) && normal)
+    return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
+  if (status == XT_STATUS_ok) status = from_list(&list, argv[0], dtype, device, &tensor);
+  return xt_return_tensor(env, status, tensor, &error);
+}
+
+/* ---- Tensors to lists ---- */
+
+/* Built from the end, so that no array of terms is needed; `end` moves backwards through the contiguous data. */
+static ERL_NIF_TERM make_list(ErlNifEnv *env, const xt_tensor_info *info, int depth, const char **end) {
+  if (depth == info->ndim) {
+    *end -= xt_dtype_get(info->dtype)->size;
+    return xt_make_element(env, info->dtype, *end);
+  }
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (int64_t i = 0; i < info->sizes[depth]; i++)
+    list = enif_make_list_cell(env, make_list(env, info, depth + 1, end), list);
+  return list;
+}
+
+/* tensor_to_list(tensor) :: {:ok, number | nested list, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_tensor_to_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_tensor_resource *resource;
+  xt_tensor *plain = NULL;
+  xt_error error;
+  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  const xt_tensor_info *info = &resource->handle->info;
+  double cells = 1; /* lists to build: an empty tensor may have very many */
+  for (int d = 0; d < info->ndim && info->sizes[d]; d++) cells *= (double)info->sizes[d];
+  if (cells > MAX_CELLS) {
+    xt_tensor_done(resource);
+    xt_error_set(&error, XT_STATUS_limit, "a list of %.0f elements is more than a process should hold; take a slice",
+                 cells);
+    return xt_make_error(env, &error);
+  }
+  bool quick = cells <= BRIEF_ELEMENTS && info->strides && info->device.type == XT_DEVICE_CPU;
+  if (!quick && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
+    xt_tensor_done(resource);
+    return enif_schedule_nif(env, "tensor_to_list", XT_DIRTY_CPU, xt_nif_tensor_to_list, argc, argv);
+  }
+  xt_tensor *handle = xt_tensor_keep(resource->handle);
+  xt_tensor_done(resource);
+  xt_status status = xt_torch->tensor_plain(handle, &plain, &error);
+  if (status != XT_STATUS_ok) {
+    xt_tensor_drop(handle);
+    return xt_make_error(env, &error);
+  }
+  const char *end = (char *)plain->info.data + plain->info.span;
+  ERL_NIF_TERM list = make_list(env, &plain->info, 0, &end);
+  status = xt_tensor_check_memory(handle, &error);
+  xt_tensor_drop(plain);
+  xt_tensor_drop(handle);
+  return status == XT_STATUS_ok ? xt_make_ok(env, list) : xt_make_error(env, &error);
+}

@@ -1,0 +1,86 @@
+/* What the C++ files share: the differences between LibTorch versions, and the guard that every entry runs in. */
+#ifndef XT_TORCH_SHIM_HPP
+#define XT_TORCH_SHIM_HPP
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+
+#include <string>
+
+#include "torch/torch.h"
+
+namespace xt {
+
+extern const xt_torch_host *host;
+
+/* ---- What differs between LibTorch versions (XT_TORCH_VERSION: 113, 206, 214 …) ---- */
+
+#if XT_TORCH_VERSION >= 200
+#define XT_ALLOCATE_CONST
+namespace warning = c10::WarningUtils;
+struct SilentWarnings : c10::WarningHandler {
+  void process(const c10::Warning &) override {}
+};
+#else
+#define XT_ALLOCATE_CONST const
+namespace warning = c10::Warning;
+struct SilentWarnings : c10::WarningHandler {
+  void process(const c10::SourceLocation &, const std::string &, const bool) override {}
+};
+#endif
+
+/* ---- Guard: every entry runs inside, nothing leaves but a status ---- */
+
+struct Refusal {
+  xt_status status;
+  std::string message;
+};
+
+[[noreturn]] inline void refuse(xt_status status, std::string message) { throw Refusal{status, std::move(message)}; }
+
+/* The error of what LibTorch threw. */
+xt_status torch_failed(xt_error *error, const char *what);
+
+template <class Body> xt_status guarded(xt_error *error, Body body) noexcept {
+  try {
+    body();
+    return XT_STATUS_ok;
+  } catch (const Refusal &refusal) {
+    return xt_error_set(error, refusal.status, "%s", refusal.message.c_str());
+  } catch (const c10::Error &thrown) {
+    return torch_failed(error, thrown.what_without_backtrace());
+  } catch (const std::exception &thrown) {
+    return torch_failed(error, thrown.what());
+  } catch (...) {
+    return xt_error_set(error, XT_STATUS_torch, "LibTorch threw something that is no exception");
+  }
+}
+
+/* For all that may reach an operator. */
+template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
+  static SilentWarnings silent;
+  if (!host->enter()) return xt_error_set(error, XT_STATUS_stopping, "the node is stopping");
+  struct Leave {
+    ~Leave() { host->leave(); }
+  } leave;
+  return guarded(error, [&] {
+    c10::InferenceMode no_gradients;
+    warning::WarningHandlerGuard quiet(&silent);
+    host->refused(); /* forget an older answer */
+    body();
+  });
+}
+
+/* ---- Handles ---- */
+
+const at::Tensor &unwrap(const xt_tensor *tensor);
+xt_tensor *wrap(at::Tensor tensor);
+
+/* ---- LibTorch's own archives (xt_archive.cpp) ---- */
+
+xt_status archive_save(const xt_archive_item *items, size_t count, const xt_archive_io *io, xt_error *error);
+xt_status archive_load(const xt_archive_io *io, xt_archive_items *out, xt_error *error);
+
+} // namespace xt
+
+#endif
