@@ -50,7 +50,7 @@ defmodule ExTorch do
     opts = Options.validate!(opts, [:dtype, :device])
     dtype = opts[:dtype] && DType.normalize!(opts[:dtype])
     device = Device.check!(opts[:device] || :cpu)
-    Memory.run!(fn -> Native.tensor_from_list(numbers, dtype, device) end)
+    Memory.run!(fn -> Native.tensor(numbers, dtype, device) end)
   end
 
   @doc """
@@ -102,13 +102,13 @@ defmodule ExTorch do
   """
   @spec info() :: %{version: String.t(), num_threads: pos_integer()}
   def info do
-    {version, threads} = Native.torch_info()
+    {version, threads} = Native.info()
     %{version: version, num_threads: threads}
   end
 
   @doc "Seeds LibTorch's random numbers, for the whole node."
   @spec manual_seed(non_neg_integer()) :: :ok
-  def manual_seed(seed) when is_integer(seed) and seed >= 0, do: Native.torch_seed(seed)
+  def manual_seed(seed) when is_integer(seed) and seed >= 0, do: Native.manual_seed(seed)
 
   # ---- Checkpoints ----
 

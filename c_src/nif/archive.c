@@ -79,7 +79,7 @@ static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMoni
   pthread_mutex_unlock(&j->lock);
 }
 
-bool xt_archive_load(ErlNifEnv *env) {
+bool xt_archive_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = job_destroyed, .down = caller_down, .members = 3};
   job_type = enif_init_resource_type(env, "extorch_archive", &init, ERL_NIF_RT_CREATE, NULL);
   return job_type != NULL;
@@ -113,7 +113,7 @@ static void wait_for_answer(job *j) {
                    (long long)j->timeout_ms);
       break;
     }
-    if (xt_calls_stopping()) {
+    if (xt_exit_guard_stopping()) {
       j->failed = true;
       xt_error_set(&j->error, XT_STATUS_stopping, "the node is stopping");
       break;

@@ -5,6 +5,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_archive_load(ErlNifEnv *env);
+bool xt_archive_register(ErlNifEnv *env);
 
 #endif

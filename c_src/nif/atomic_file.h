@@ -5,6 +5,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_outfile_load(ErlNifEnv *env);
+bool xt_atomic_file_register(ErlNifEnv *env);
 
 #endif

@@ -9,30 +9,30 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-static ErlNifResourceType *loading_type;
+static ErlNifResourceType *batch_load_type;
 
 /* A load that goes on: it keeps the checkpoint in use. One caller at a time. */
 typedef struct {
   atomic_flag busy;
   bool begun;
   xt_checkpoint_resource *checkpoint;
-  xt_loader loader;
+  xt_batch_load loader;
   size_t *entries; /* which of the index, in order */
   size_t count;
-} loading;
+} batch_load;
 
 typedef struct {
   xt_reapable reapable;
-  xt_loader loader;
+  xt_batch_load loader;
 } dead_loader;
 
 static void free_dead(xt_reapable *self) {
-  xt_loader_free(&((dead_loader *)self)->loader);
+  xt_batch_load_free(&((dead_loader *)self)->loader);
   free(self);
 }
 
 static void loading_destroyed(ErlNifEnv *env, void *object) {
-  loading *self = object;
+  batch_load *self = object;
   (void)env;
   free(self->entries);
   if (!self->begun) return;
@@ -42,20 +42,20 @@ static void loading_destroyed(ErlNifEnv *env, void *object) {
     *dead = (dead_loader){{NULL, free_dead}, self->loader};
     xt_reaper_push(&dead->reapable);
   } else {
-    xt_loader_free(&self->loader);
+    xt_batch_load_free(&self->loader);
   }
-  xt_checkpoint_done(self->checkpoint);
+  xt_checkpoint_leave(self->checkpoint);
   enif_release_resource(self->checkpoint);
 }
 
-bool xt_loading_load(ErlNifEnv *env) {
+bool xt_batch_load_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = loading_destroyed};
-  loading_type = enif_open_resource_type_x(env, "extorch_loading", &init, ERL_NIF_RT_CREATE, NULL);
-  return loading_type != NULL;
+  batch_load_type = enif_open_resource_type_x(env, "extorch_loading", &init, ERL_NIF_RT_CREATE, NULL);
+  return batch_load_type != NULL;
 }
 
 /* A file that changed under us explains more than what was then found in it. */
-static xt_status blame_change(const xt_opened *opened, xt_status status, xt_error *error) {
+static xt_status blame_change(const xt_checkpoint_handle *opened, xt_status status, xt_error *error) {
   xt_error changed;
   bool suspicious = status == XT_STATUS_ok || status == XT_STATUS_corrupt || status == XT_STATUS_truncated;
   if (opened->file.fd < 0 || !suspicious || xt_file_check(&opened->file, &changed) == XT_STATUS_ok) return status;
@@ -74,32 +74,32 @@ ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TE
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &i) ||
       !xt_get_bool(env, argv[2], &verify))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_opened *opened = resource->opened;
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_checkpoint_handle *opened = resource->opened;
   const xt_checkpoint *c = &opened->checkpoint;
   if (i >= c->index.count) {
-    xt_checkpoint_done(resource);
+    xt_checkpoint_leave(resource);
     return enif_make_badarg(env);
   }
-  const xt_node_tensor *t = c->index.entries[i].tensor;
-  xt_reader reader = xt_opened_reader(opened, env, verify);
-  xt_origin from = {c, &reader, NULL};
+  const xt_tensor_desc *t = c->index.entries[i].tensor;
+  xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, verify);
+  xt_storage_origin from = {c, &reader, NULL};
   xt_status status;
   if (!xt_torch->has_dtype(t->dtype))
     status = xt_error_set(&error, XT_STATUS_unsupported,
                           "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
                           xt_dtype_get(t->dtype)->name, xt_torch->version);
-  else status = xt_node_make_tensor(&from, t, &tensor, &error);
+  else status = xt_materialize_tensor(&from, t, &tensor, &error);
   bool made = status == XT_STATUS_ok;
   status = blame_change(opened, status, &error);
   if (made && status != XT_STATUS_ok) xt_tensor_drop(tensor);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_return_tensor(env, status, tensor, &error);
 }
 
 /* ---- Many tensors ---- */
 
-static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, loading *self) {
+static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
   ERL_NIF_TERM head;
   ErlNifUInt64 i;
   unsigned length = (unsigned)limit;
@@ -115,37 +115,37 @@ static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, loading
   return true;
 }
 
-/* checkpoint_load_begin(checkpoint, [entry's index] | :all, verify?)
+/* batch_load_begin(checkpoint, [entry's index] | :all, verify?)
  *   :: {:ok, {loading, bytes to read, bytes of all tensors}, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   xt_error error;
   bool verify;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->opened->checkpoint;
-  loading *self = enif_alloc_resource(loading_type, sizeof *self);
+  batch_load *self = enif_alloc_resource(batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
   atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
-  bool *wanted = calloc(c->meaning.storage_count + 1, sizeof *wanted);
+  bool *wanted = calloc(c->rebuild.storage_count + 1, sizeof *wanted);
   if (!wanted || !get_entries(env, argv[1], c->index.count, self)) {
     free(wanted);
-    xt_checkpoint_done(resource);
+    xt_checkpoint_leave(resource);
     return enif_make_badarg(env);
   }
   uint64_t logical = 0;
   for (size_t i = 0; i < self->count; i++) {
-    const xt_node_tensor *t = c->index.entries[self->entries[i]].tensor;
-    logical += (uint64_t)xt_tensor_node_bytes(t); /* each is below 2^63, and the sum only has to exceed a limit */
+    const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
+    logical += (uint64_t)xt_tensor_desc_bytes(t); /* each is below 2^63, and the sum only has to exceed a limit */
     if (logical > INT64_MAX) logical = INT64_MAX;
     if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
     for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
   }
-  xt_reader reader = xt_opened_reader(resource->opened, env, verify);
-  xt_status status = xt_loader_begin(&self->loader, &reader, wanted, &error);
+  xt_record_reader reader = xt_checkpoint_handle_reader(resource->opened, env, verify);
+  xt_status status = xt_batch_load_begin(&self->loader, &reader, wanted, &error);
   free(wanted);
   enif_keep_resource(resource);
   self->checkpoint = resource;
@@ -155,36 +155,36 @@ ERL_NIF_TERM xt_nif_checkpoint_load_begin(ErlNifEnv *env, int argc, const ERL_NI
       env, enif_make_tuple3(env, term, enif_make_uint64(env, self->loader.total), enif_make_uint64(env, logical)));
 }
 
-static xt_status make_all(ErlNifEnv *env, const loading *self, ERL_NIF_TERM *out, xt_error *error) {
+static xt_status make_all(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
   xt_status status =
       terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "no memory for the tensors' terms");
   const xt_checkpoint *c = self->loader.reader.checkpoint;
-  xt_origin from = {c, NULL, self->loader.regions};
+  xt_storage_origin from = {c, NULL, self->loader.regions};
   for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
-    status = xt_node_make_term(env, &from, c->index.entries[self->entries[i]].tensor, &terms[i], error);
+    status = xt_materialize_term(env, &from, c->index.entries[self->entries[i]].tensor, &terms[i], error);
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   enif_free(terms);
   return status;
 }
 
-/* checkpoint_load_step(loading, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  loading *self;
+/* batch_load_step(loading, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  batch_load *self;
   ErlNifUInt64 budget;
   xt_error error;
   bool finished = false;
   ERL_NIF_TERM list = xt_am_nil;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], loading_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
+  if (!enif_get_resource(env, argv[0], batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
     return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&self->busy)) {
     xt_error_set(&error, XT_STATUS_busy, "another process is going on with this load");
     return xt_make_error(env, &error);
   }
   self->loader.reader.context = env;
-  xt_opened *opened = self->checkpoint->opened;
-  xt_status status = xt_loader_step(&self->loader, budget, &finished, &error);
+  xt_checkpoint_handle *opened = self->checkpoint->opened;
+  xt_status status = xt_batch_load_step(&self->loader, budget, &finished, &error);
   if (finished || status != XT_STATUS_ok) status = blame_change(opened, status, &error);
   if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
   uint64_t done = self->loader.done;
@@ -196,9 +196,10 @@ ERL_NIF_TERM xt_nif_checkpoint_load_step(ErlNifEnv *env, int argc, const ERL_NIF
 
 /* ---- Records ---- */
 
-/* checkpoint_read(checkpoint, record's name, from, size | nil, verify?) :: {:ok, binary, bytes} | {:ok, nil, 0} |
+/* checkpoint_read_record(checkpoint, record's name, from, size | nil, verify?) :: {:ok, binary, bytes} | {:ok, nil, 0}
+ * |
  * {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_checkpoint_read_record(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   ErlNifBinary name;
   ErlNifUInt64 from, size = 0;
@@ -209,9 +210,9 @@ ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
       !enif_get_uint64(env, argv[2], &from) || (argv[3] != xt_am_nil && !enif_get_uint64(env, argv[3], &size)) ||
       !xt_get_bool(env, argv[4], &verify))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_opened *opened = resource->opened;
-  xt_reader reader = xt_opened_reader(opened, env, verify);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_checkpoint_handle *opened = resource->opened;
+  xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, verify);
   xt_record *entry = xt_checkpoint_find(&opened->checkpoint, (char *)name.data, name.size);
   ERL_NIF_TERM binary = xt_am_nil;
   xt_status status = XT_STATUS_ok;
@@ -222,12 +223,12 @@ ERL_NIF_TERM xt_nif_checkpoint_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
       status =
           xt_error_set(&error, XT_STATUS_bad_argument, "bytes %llu to %llu are not all in the record, which has %llu",
                        (unsigned long long)from, (unsigned long long)(from + size), (unsigned long long)entry->size);
-    else if (!region) status = xt_reader_refused(&error);
-    else if ((status = xt_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
+    else if (!region) status = xt_region_refused(&error);
+    else if ((status = xt_record_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
       xt_region_drop(region);
-    if (status == XT_STATUS_ok) binary = xt_make_region(env, region, region->data, size);
+    if (status == XT_STATUS_ok) binary = xt_make_region_binary(env, region, region->data, size);
   }
   status = blame_change(opened, status, &error);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return status == XT_STATUS_ok ? xt_make_ok(env, binary) : xt_make_error(env, &error);
 }

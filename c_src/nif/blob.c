@@ -24,7 +24,7 @@ static void owner_destroyed(ErlNifEnv *env, void *object) {
   xt_tensor_drop(owner->handle);
 }
 
-bool xt_blob_load(ErlNifEnv *env) {
+bool xt_blob_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = owner_destroyed};
   owner_type = enif_open_resource_type_x(env, "extorch_owner", &init, ERL_NIF_RT_CREATE, NULL);
   return owner_type != NULL;
@@ -57,16 +57,16 @@ static ERL_NIF_TERM make_blob(ErlNifEnv *env, xt_tensor_resource *resource) {
   return xt_make_struct(env, keys, values, 8);
 }
 
-/* blob_to(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_blob_to(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* blob_to_blob(tensor) :: {:ok, %Blob{}, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_blob_to_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_status status = xt_tensor_check_plain(&resource->handle->info, &error);
   ERL_NIF_TERM result = status == XT_STATUS_ok ? xt_make_ok(env, make_blob(env, resource)) : xt_make_error(env, &error);
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   return result;
 }
 
@@ -101,7 +101,7 @@ static xt_status check_foreign(const xt_foreign *memory, int64_t *strides, int s
   size_t alignment = dtype->kind == XT_KIND_COMPLEX ? dtype->size / 2 : dtype->size;
   if (memory->device.type == XT_DEVICE_CPU && (uintptr_t)memory->data % alignment)
     return xt_error_set(error, XT_STATUS_bad_argument, "ptr is not aligned for %s", dtype->name);
-  if (probe && memory->device.type == XT_DEVICE_CPU && !xt_probe_readable(memory->data, bytes))
+  if (probe && memory->device.type == XT_DEVICE_CPU && !xt_address_readable(memory->data, bytes))
     return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not memory of this process", bytes,
                         memory->data);
   return XT_STATUS_ok;
@@ -182,8 +182,8 @@ static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_f
   return status;
 }
 
-/* blob_from(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_blob_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* blob_from_blob(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   xt_foreign memory = {.sizes = sizes, .strides = strides};
   xt_tensor *tensor = NULL;
@@ -218,12 +218,12 @@ ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));
 }
 
-/* lease_end(address) :: boolean     false: there is no such lease */
-ERL_NIF_TERM xt_nif_lease_end(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* lease_release(address) :: boolean     false: there is no such lease */
+ERL_NIF_TERM xt_nif_lease_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifUInt64 address;
   (void)argc;
   if (!enif_get_uint64(env, argv[0], &address)) return enif_make_badarg(env);
-  xt_tensor *handle = xt_lease_end((void *)(uintptr_t)address);
+  xt_tensor *handle = xt_lease_release((void *)(uintptr_t)address);
   if (handle) xt_tensor_drop(handle);
   return xt_make_bool(handle != NULL);
 }

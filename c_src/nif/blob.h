@@ -4,6 +4,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_blob_load(ErlNifEnv *env);
+bool xt_blob_register(ErlNifEnv *env);
 
 #endif

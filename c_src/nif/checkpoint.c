@@ -17,15 +17,15 @@ static ErlNifResourceType *checkpoint_type, *region_type;
 /* ---- Life ---- */
 
 static void free_opened(xt_reapable *self) {
-  xt_opened *opened = (xt_opened *)self;
+  xt_checkpoint_handle *opened = (xt_checkpoint_handle *)self;
   xt_checkpoint_free(&opened->checkpoint);
   xt_file_close(&opened->file);
   xt_region_drop(opened->memory);
   free(opened);
 }
 
-static xt_opened *new_opened(void) {
-  xt_opened *opened = calloc(1, sizeof *opened);
+static xt_checkpoint_handle *new_opened(void) {
+  xt_checkpoint_handle *opened = calloc(1, sizeof *opened);
   if (!opened) return NULL;
   opened->reapable.run = free_opened;
   opened->file.fd = -1;
@@ -57,7 +57,7 @@ static void region_destroyed(ErlNifEnv *env, void *object) {
   xt_region_drop_later(view->region);
 }
 
-bool xt_checkpoint_load(ErlNifEnv *env) {
+bool xt_checkpoint_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit checkpoints = {.dtor = checkpoint_destroyed}, regions = {.dtor = region_destroyed};
   checkpoint_type = enif_open_resource_type_x(env, "extorch_checkpoint", &checkpoints, ERL_NIF_RT_CREATE, NULL);
   region_type = enif_open_resource_type_x(env, "extorch_region", &regions, ERL_NIF_RT_CREATE, NULL);
@@ -76,29 +76,29 @@ static xt_status enter(xt_checkpoint_resource *resource, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-xt_status xt_checkpoint_use(xt_checkpoint_resource *resource, xt_error *error) {
+xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error) {
   xt_status status = enter(resource, error);
   if (status != XT_STATUS_ok || resource->opened->open) return status;
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_error_set(error, XT_STATUS_bad_argument, "this checkpoint is not open yet");
 }
 
-void xt_checkpoint_done(xt_checkpoint_resource *resource) {
+void xt_checkpoint_leave(xt_checkpoint_resource *resource) {
   if (atomic_fetch_sub(&resource->state, 2) == 3) xt_reaper_push(&resource->opened->reapable);
 }
 
 static bool caller_gone(void *env) { return !enif_is_current_process_alive(env); }
 
-xt_reader xt_opened_reader(xt_opened *opened, ErlNifEnv *env, bool verify) {
-  return (xt_reader){.checkpoint = &opened->checkpoint,
-                     .file = &opened->file,
-                     .memory = opened->checkpoint.unpacked ? opened->checkpoint.memory : opened->memory,
-                     .verify = verify,
-                     .stop = caller_gone,
-                     .context = env};
+xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *opened, ErlNifEnv *env, bool verify) {
+  return (xt_record_reader){.checkpoint = &opened->checkpoint,
+                            .file = &opened->file,
+                            .memory = opened->checkpoint.unpacked ? opened->checkpoint.memory : opened->memory,
+                            .verify = verify,
+                            .stop = caller_gone,
+                            .context = env};
 }
 
-ERL_NIF_TERM xt_make_region(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
+ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
   region_view *view = enif_alloc_resource(region_type, sizeof *view);
   view->region = region;
   xt_frozen_add(&view->frozen, data, size);
@@ -107,7 +107,7 @@ ERL_NIF_TERM xt_make_region(ErlNifEnv *env, xt_region *region, const void *data,
   return binary;
 }
 
-static ERL_NIF_TERM make_checkpoint(ErlNifEnv *env, xt_opened *opened) {
+static ERL_NIF_TERM make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *opened) {
   xt_checkpoint_resource *resource = enif_alloc_resource(checkpoint_type, sizeof *resource);
   atomic_init(&resource->state, 0);
   resource->opened = opened;
@@ -139,16 +139,16 @@ static bool get_options(ErlNifEnv *env, ERL_NIF_TERM term, options *out) {
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
 
-static xt_status run_open(xt_opened *opened, const xt_reader *reader, xt_error *error) {
+static xt_status run_open(xt_checkpoint_handle *opened, const xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
   while ((status = xt_checkpoint_step(&opened->checkpoint, &need, error)) == XT_STATUS_ok && need.size)
-    if ((status = xt_reader_fetch(reader, need.offset, need.to, need.size, error)) != XT_STATUS_ok) break;
+    if ((status = xt_record_reader_fetch(reader, need.offset, need.to, need.size, error)) != XT_STATUS_ok) break;
   opened->open = status == XT_STATUS_ok;
   return status;
 }
 
-static ERL_NIF_TERM return_opened(ErlNifEnv *env, xt_opened *opened, xt_status status, xt_error *error) {
+static ERL_NIF_TERM return_opened(ErlNifEnv *env, xt_checkpoint_handle *opened, xt_status status, xt_error *error) {
   if (status == XT_STATUS_ok) return xt_make_ok(env, make_checkpoint(env, opened));
   free_opened(&opened->reapable);
   return xt_make_error(env, error);
@@ -172,17 +172,17 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     return enif_make_badarg(env);
   memcpy(path, text.data, text.size);
   path[text.size] = 0;
-  xt_opened *opened = new_opened();
+  xt_checkpoint_handle *opened = new_opened();
   if (!opened) return out_of_memory(env);
   xt_status status = xt_file_open(&opened->file, path, &error);
   if (status == XT_STATUS_ok) {
     xt_checkpoint_begin(&opened->checkpoint, opened->file.size, opts.offset, &opts.limits, opts.strict, opts.verify,
                         &error);
-    xt_reader reader = xt_opened_reader(opened, env, false);
+    xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, false);
     status = run_open(opened, &reader, &error);
   }
   if (status == XT_STATUS_ok) status = xt_file_check(&opened->file, &error);
-  if (status == XT_STATUS_ok && opts.mmap) status = xt_map_open(&opened->file, &opened->memory, &error);
+  if (status == XT_STATUS_ok && opts.mmap) status = xt_mapping_open(&opened->file, &opened->memory, &error);
   return return_opened(env, opened, status, &error);
 }
 
@@ -209,7 +209,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
   xt_error error;
   (void)argc;
   if (!enif_is_binary(env, argv[0]) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
-  xt_opened *opened = new_opened();
+  xt_checkpoint_handle *opened = new_opened();
   if (!opened) return out_of_memory(env);
   opened->memory = xt_pin_binary(argv[0]);
   if (!opened->memory) {
@@ -218,7 +218,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
   }
   xt_checkpoint_begin(&opened->checkpoint, opened->memory->size, opts.offset, &opts.limits, opts.strict, opts.verify,
                       &error);
-  xt_reader reader = xt_opened_reader(opened, env, false);
+  xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, false);
   return return_opened(env, opened, run_open(opened, &reader, &error), &error);
 }
 
@@ -228,14 +228,14 @@ static ERL_NIF_TERM make_need(ErlNifEnv *env, const xt_need *need) {
   return enif_make_tuple3(env, xt_am_need, enif_make_uint64(env, need->offset), enif_make_uint64(env, need->size));
 }
 
-/* checkpoint_begin(size, options) :: {:ok, {checkpoint, need}, 0} | {:error, e}     for sources that Elixir reads */
-ERL_NIF_TERM xt_nif_checkpoint_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* source_reader_open(size, options) :: {:ok, {checkpoint, need}, 0} | {:error, e}     for sources that Elixir reads */
+ERL_NIF_TERM xt_nif_source_reader_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifUInt64 size;
   options opts;
   xt_error error;
   (void)argc;
   if (!enif_get_uint64(env, argv[0], &size) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
-  xt_opened *opened = new_opened();
+  xt_checkpoint_handle *opened = new_opened();
   if (!opened) return out_of_memory(env);
   xt_checkpoint_begin(&opened->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify, &error);
   xt_status status = xt_checkpoint_step(&opened->checkpoint, &opened->need, &error);
@@ -247,8 +247,8 @@ ERL_NIF_TERM xt_nif_checkpoint_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   return xt_make_ok(env, enif_make_tuple2(env, make_checkpoint(env, opened), need));
 }
 
-/* checkpoint_give(checkpoint, binary) :: {:ok, need | :open, 0} | {:error, e}     the bytes that were needed */
-ERL_NIF_TERM xt_nif_checkpoint_give(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* source_reader_fill(checkpoint, binary) :: {:ok, need | :open, 0} | {:error, e}     the bytes that were needed */
+ERL_NIF_TERM xt_nif_source_reader_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   ErlNifBinary bytes;
   xt_error error;
@@ -261,7 +261,7 @@ ERL_NIF_TERM xt_nif_checkpoint_give(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     xt_error_set(&error, idle & 1 ? XT_STATUS_released : XT_STATUS_busy, "this checkpoint is in use");
     return xt_make_error(env, &error);
   }
-  xt_opened *opened = resource->opened;
+  xt_checkpoint_handle *opened = resource->opened;
   xt_status status = XT_STATUS_ok;
   if (opened->open || !opened->need.size || bytes.size != opened->need.size)
     status = xt_error_set(&error, XT_STATUS_io, "the source gave %zu bytes where %zu were asked for", bytes.size,
@@ -273,17 +273,17 @@ ERL_NIF_TERM xt_nif_checkpoint_give(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (status != XT_STATUS_ok) opened->need = (xt_need){0, 0, NULL};
   if (status == XT_STATUS_ok && !opened->need.size) opened->open = true;
   ERL_NIF_TERM need = make_need(env, &opened->need);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return status == XT_STATUS_ok ? xt_make_ok(env, need) : xt_make_error(env, &error);
 }
 
-xt_status xt_checkpoint_for_stream(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
-                                   xt_error *error) {
+xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
+                                 xt_error *error) {
   options opts;
   if (!get_options(env, term, &opts)) return XT_STATUS_bad_argument;
-  xt_opened *opened = new_opened();
+  xt_checkpoint_handle *opened = new_opened();
   if (!opened) return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
-  xt_forward_open(&opened->checkpoint, &opts.limits, opts.strict, opts.verify, error);
+  xt_push_begin_checkpoint(&opened->checkpoint, &opts.limits, opts.strict, opts.verify, error);
   *made = make_checkpoint(env, opened);
   xt_get_checkpoint(env, *made, out);
   enif_keep_resource(*out);
@@ -310,15 +310,15 @@ static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_p
   return list;
 }
 
-int64_t xt_tensor_node_bytes(const xt_node_tensor *t) {
+int64_t xt_tensor_desc_bytes(const xt_tensor_desc *t) {
   int64_t bytes = (int64_t)xt_dtype_get(t->dtype)->size;
   for (uint32_t d = 0; d < t->ndim && t->layout == XT_LAYOUT_STRIDED; d++) bytes *= t->sizes[d];
   if (t->layout != XT_LAYOUT_STRIDED) bytes = 0;
-  for (uint32_t part = 0; part < t->part_count; part++) bytes += xt_tensor_node_bytes(t->more->parts[part]);
+  for (uint32_t part = 0; part < t->part_count; part++) bytes += xt_tensor_desc_bytes(t->more->parts[part]);
   return bytes;
 }
 
-static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_node_tensor *t) {
+static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_tensor_desc *t) {
   switch (t->layout) {
   case XT_LAYOUT_COO: return xt_am_sparse_coo;
   case XT_LAYOUT_CSR: return xt_am_sparse_csr;
@@ -333,10 +333,10 @@ static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_node_tensor *t) {
 
 ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   const xt_index_entry *entry = &c->index.entries[i];
-  const xt_node_tensor *t = entry->tensor;
-  const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->meaning.storages[t->storage];
+  const xt_tensor_desc *t = entry->tensor;
+  const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->rebuild.storages[t->storage];
   bool sparse = t->layout != XT_LAYOUT_STRIDED;
-  const xt_storage *saved = sparse ? &c->meaning.storages[t->more->parts[t->part_count - 1]->storage] : storage;
+  const xt_storage *saved = sparse ? &c->rebuild.storages[t->more->parts[t->part_count - 1]->storage] : storage;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
                          xt_am_name,       xt_am_nbytes,  xt_am_offset, xt_am_path,  xt_am_requires_grad,
                          xt_am_shape,      xt_am_storage, xt_am_strides};
@@ -347,7 +347,7 @@ ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
       enif_make_uint64(env, i),
       kind_of(c, t),
       xt_make_text(env, entry->name, entry->name_size),
-      enif_make_int64(env, xt_tensor_node_bytes(t)),
+      enif_make_int64(env, xt_tensor_desc_bytes(t)),
       enif_make_int64(env, t->offset),
       make_path(env, c, entry->path),
       xt_make_bool(t->requires_grad),
@@ -364,12 +364,12 @@ ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   xt_error error;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_index *index = &resource->opened->checkpoint.index;
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (size_t i = index->count; i-- > 0;)
     list = enif_make_list_cell(env, xt_make_text(env, index->entries[i].name, index->entries[i].name_size), list);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_make_ok(env, list);
 }
 
@@ -379,30 +379,30 @@ ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_T
   xt_error error;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->opened->checkpoint;
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, xt_make_entry(env, c, i), list);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_make_ok(env, list);
 }
 
-/* checkpoint_find(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all that have the name */
-ERL_NIF_TERM xt_nif_checkpoint_find(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* checkpoint_entry(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all that have the name */
+ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   ErlNifBinary name;
   xt_error error;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->opened->checkpoint;
   ERL_NIF_TERM list = enif_make_list(env, 0);
   const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
   int shown = 0;
   for (size_t next = last ? *last + 1 : 0; next && shown < 20; next = c->index.same[next - 1], shown++)
     list = enif_make_list_cell(env, xt_make_entry(env, c, next - 1), list);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_make_ok(env, list);
 }
 
@@ -438,11 +438,11 @@ ERL_NIF_TERM xt_nif_checkpoint_about(ErlNifEnv *env, int argc, const ERL_NIF_TER
   xt_error error;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->opened->checkpoint;
   ERL_NIF_TERM storages = enif_make_list(env, 0), records = storages;
-  for (size_t i = c->meaning.storage_count; i-- > 0;)
-    storages = enif_make_list_cell(env, make_storage(env, &c->meaning.storages[i]), storages);
+  for (size_t i = c->rebuild.storage_count; i-- > 0;)
+    storages = enif_make_list_cell(env, make_storage(env, &c->rebuild.storages[i]), storages);
   const xt_records *d = &c->directory;
   for (size_t i = d->count; i-- > 0;) {
     const xt_record *entry = &d->list[i];
@@ -451,6 +451,6 @@ ERL_NIF_TERM xt_nif_checkpoint_about(ErlNifEnv *env, int argc, const ERL_NIF_TER
     records = enif_make_list_cell(env, xt_make_text(env, entry->name + skip, entry->name_size - skip), records);
   }
   ERL_NIF_TERM info = make_info(env, c);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   return xt_make_ok(env, enif_make_tuple3(env, info, storages, records));
 }

@@ -15,35 +15,35 @@ typedef struct {
   xt_region *memory; /* the file's map, or the binary */
   bool open;         /* parsed to the end */
   xt_need need;      /* what the source was asked for, while it is not */
-} xt_opened;
+} xt_checkpoint_handle;
 
 typedef struct {
   atomic_uint_least64_t state;
-  xt_opened *opened;
+  xt_checkpoint_handle *opened;
 } xt_checkpoint_resource;
 
-bool xt_checkpoint_load(ErlNifEnv *env);
-bool xt_loading_load(ErlNifEnv *env);
+bool xt_checkpoint_register(ErlNifEnv *env);
+bool xt_batch_load_register(ErlNifEnv *env);
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out);
-xt_status xt_checkpoint_use(xt_checkpoint_resource *resource, xt_error *error);
-void xt_checkpoint_done(xt_checkpoint_resource *resource);
+xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error);
+void xt_checkpoint_leave(xt_checkpoint_resource *resource);
 
-/* A checkpoint that a stream will describe: kept, and in use until xt_checkpoint_done. */
-xt_status xt_checkpoint_for_stream(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out,
-                                   ERL_NIF_TERM *term, xt_error *error);
+/* A checkpoint that a stream will describe: kept, and in use until xt_checkpoint_leave. */
+xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *term,
+                                 xt_error *error);
 
 /* How the bytes of an opened checkpoint are read for this caller. */
-xt_reader xt_opened_reader(xt_opened *opened, ErlNifEnv *env, bool verify);
+xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *opened, ErlNifEnv *env, bool verify);
 
 /* A binary over a region, which is taken over. */
-ERL_NIF_TERM xt_make_region(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
+ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
 
 /* A frozen region over a binary, pinned; NULL when there is no memory. */
 xt_region *xt_pin_binary(ERL_NIF_TERM binary);
 
 /* Bytes of a tensor's elements; of all its parts, when it is sparse. */
-int64_t xt_tensor_node_bytes(const xt_node_tensor *tensor);
+int64_t xt_tensor_desc_bytes(const xt_tensor_desc *tensor);
 
 /* %ExTorch.Checkpoint.Entry{} */
 ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i);

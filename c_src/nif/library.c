@@ -14,11 +14,12 @@
 
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
   (void)priv_data, (void)load_info;
-  xt_term_load(env);
+  xt_term_register(env);
   if (!xt_reaper_start()) return 1;
-  if (!xt_tensor_load(env) || !xt_binary_load(env) || !xt_blob_load(env) || !xt_checkpoint_load(env) ||
-      !xt_loading_load(env) || !xt_saving_load(env) || !xt_stream_load(env) || !xt_archive_load(env) ||
-      !xt_outfile_load(env) || !xt_collect_load(env))
+  if (!xt_tensor_register(env) || !xt_tensor_binary_register(env) || !xt_blob_register(env) ||
+      !xt_checkpoint_register(env) || !xt_batch_load_register(env) || !xt_saver_register(env) ||
+      !xt_loader_register(env) || !xt_archive_register(env) || !xt_atomic_file_register(env) ||
+      !xt_memory_collect_register(env))
     return 2;
   return 0;
 }

@@ -17,9 +17,9 @@ static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors,
 static int refused(void) { return (int)xt_memory_refused(); }
 
 static const xt_torch_host host = {
-    .layout = XT_TORCH_LAYOUT,
-    .enter = xt_calls_enter,
-    .leave = xt_calls_leave,
+    .abi = XT_TORCH_ABI,
+    .enter = xt_exit_guard_enter,
+    .leave = xt_exit_guard_leave,
     .alloc = xt_memory_alloc,
     .free = xt_memory_free,
     .refused = refused,
@@ -69,10 +69,10 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
   return open(&host, &xt_torch, error);
 }
 
-/* torch_open(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
+/* native_load(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
  * Called once while the module is loaded, before any other NIF can be. 0 threads: as many as LibTorch likes. */
-ERL_NIF_TERM xt_nif_torch_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[4096];
   ErlNifBinary text;
   int threads;
@@ -85,19 +85,19 @@ ERL_NIF_TERM xt_nif_torch_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   path[text.size] = 0;
   if (open_torch(path, loaded_libtorchs(env).first, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   if (threads) xt_torch->set_num_threads(threads);
-  xt_calls_guard_exit();
+  xt_exit_guard_install();
   return xt_make_ok(env, loaded_libtorchs(env).paths);
 }
 
-/* torch_info() :: {version, threads} */
-ERL_NIF_TERM xt_nif_torch_info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* info() :: {version, threads} */
+ERL_NIF_TERM xt_nif_info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
   return enif_make_tuple2(env, xt_make_text(env, xt_torch->version, strlen(xt_torch->version)),
                           enif_make_int(env, xt_torch->num_threads()));
 }
 
-/* torch_seed(integer) :: :ok */
-ERL_NIF_TERM xt_nif_torch_seed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* manual_seed(integer) :: :ok */
+ERL_NIF_TERM xt_nif_manual_seed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifUInt64 seed;
   (void)argc;
   if (!enif_get_uint64(env, argv[0], &seed)) return enif_make_badarg(env);

@@ -5,6 +5,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_stream_load(ErlNifEnv *env);
+bool xt_loader_register(ErlNifEnv *env);
 
 #endif

@@ -40,7 +40,7 @@ static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_
   return status;
 }
 
-static xt_status make_meta(const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+static xt_status make_meta(const xt_tensor_desc *t, xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
   xt_value args[2];
   xt_named_value kwargs[] = {{"dtype", name_value(xt_dtype_get(t->dtype)->name)}, {"device", name_value("meta")}};
@@ -51,12 +51,12 @@ static xt_status make_meta(const xt_node_tensor *t, xt_tensor **out, xt_error *e
   return status;
 }
 
-static xt_status make_strided(const xt_origin *from, const xt_node_tensor *t, xt_dtype dtype, xt_tensor **out,
+static xt_status make_strided(const xt_storage_origin *from, const xt_tensor_desc *t, xt_dtype dtype, xt_tensor **out,
                               xt_error *error) {
   xt_view view;
   xt_status status = XT_STATUS_ok;
-  if (from->reader) status = xt_reader_view(from->reader, t, &view, error);
-  else xt_reader_over(from->regions[t->storage], t, &view);
+  if (from->reader) status = xt_record_reader_view(from->reader, t, &view, error);
+  else xt_record_reader_view_region(from->regions[t->storage], t, &view);
   if (status != XT_STATUS_ok) return status;
   xt_foreign memory = {.data = view.data,
                        .dtype = dtype,
@@ -73,7 +73,7 @@ static xt_status make_strided(const xt_origin *from, const xt_node_tensor *t, xt
 }
 
 /* LibTorch checks that indices fit the shape before it is given them: a file could say anything. */
-static xt_status make_sparse(const xt_node_tensor *t, xt_value *parts, xt_tensor **out, xt_error *error) {
+static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor **out, xt_error *error) {
   static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
                                       "sparse_csc", "sparse_bsr", "sparse_bsc"};
   xt_arena arena = {NULL};
@@ -95,8 +95,8 @@ static xt_status make_sparse(const xt_node_tensor *t, xt_value *parts, xt_tensor
   return status;
 }
 
-static xt_status make_quantized(const xt_origin *from, const xt_node_tensor *t, xt_value *parts, xt_tensor **out,
-                                xt_error *error) {
+static xt_status make_quantized(const xt_storage_origin *from, const xt_tensor_desc *t, xt_value *parts,
+                                xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
   xt_tensor *integers;
   xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
@@ -113,25 +113,26 @@ static xt_status make_quantized(const xt_origin *from, const xt_node_tensor *t, 
   return status;
 }
 
-static bool is_sparse(const xt_node_tensor *t) { return t->layout != XT_LAYOUT_STRIDED; }
+static bool is_sparse(const xt_tensor_desc *t) { return t->layout != XT_LAYOUT_STRIDED; }
 
-bool xt_node_is_meta(const xt_checkpoint *c, const xt_node_tensor *t) {
+bool xt_tensor_desc_is_meta(const xt_checkpoint *c, const xt_tensor_desc *t) {
   return !is_sparse(t) && (t->storage == XT_NO_STORAGE || !c->records[t->storage]);
 }
 
-xt_status xt_node_make_tensor(const xt_origin *from, const xt_node_tensor *t, xt_tensor **out, xt_error *error) {
+xt_status xt_materialize_tensor(const xt_storage_origin *from, const xt_tensor_desc *t, xt_tensor **out,
+                                xt_error *error) {
   xt_value parts[3] = {{0}};
   uint32_t made = 0;
   xt_status status = XT_STATUS_ok;
   for (; made < t->part_count && status == XT_STATUS_ok; made++) {
     parts[made] = tensor_value(NULL);
-    status = xt_node_is_meta(from->checkpoint, t->more->parts[made])
+    status = xt_tensor_desc_is_meta(from->checkpoint, t->more->parts[made])
                  ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
                  : make_strided(from, t->more->parts[made], t->more->parts[made]->dtype, &parts[made].tensor, error);
   }
   if (status != XT_STATUS_ok) made--; /* the one that failed */
   else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
-  else if (xt_node_is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
+  else if (xt_tensor_desc_is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
   else if (t->quantized) status = make_quantized(from, t, parts, out, error);
   else status = make_strided(from, t, t->dtype, out, error);
   while (made--) xt_tensor_drop(parts[made].tensor);
@@ -139,7 +140,7 @@ xt_status xt_node_make_tensor(const xt_origin *from, const xt_node_tensor *t, xt
   return status;
 }
 
-ERL_NIF_TERM xt_node_make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *view) {
+ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view) {
   int64_t span = 1;
   for (uint32_t d = 0; d < t->ndim; d++) {
     if (!t->sizes[d]) span = -INT64_MAX;
@@ -147,22 +148,22 @@ ERL_NIF_TERM xt_node_make_raw(ErlNifEnv *env, const xt_node_tensor *t, xt_view *
   }
   size_t bytes = span > 0 ? (size_t)span * xt_dtype_get(t->dtype)->size : 0;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_data, xt_am_dtype, xt_am_shape, xt_am_strides};
-  ERL_NIF_TERM values[] = {xt_am_module_raw_tensor, xt_make_region(env, view->region, view->data, bytes),
+  ERL_NIF_TERM values[] = {xt_am_module_raw_tensor, xt_make_region_binary(env, view->region, view->data, bytes),
                            xt_make_dtype(t->dtype), xt_make_dims(env, t->sizes, (int)t->ndim),
                            xt_make_dims(env, view->strides, (int)t->ndim)};
   return xt_make_struct(env, keys, values, 5);
 }
 
-xt_status xt_node_make_term(ErlNifEnv *env, const xt_origin *from, const xt_node_tensor *t, ERL_NIF_TERM *out,
-                            xt_error *error) {
+xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *from, const xt_tensor_desc *t, ERL_NIF_TERM *out,
+                              xt_error *error) {
   xt_tensor *tensor = NULL;
   xt_view view;
-  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_node_is_meta(from->checkpoint, t)) {
-    xt_reader_over(from->regions[t->storage], t, &view);
-    *out = xt_node_make_raw(env, t, &view);
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_tensor_desc_is_meta(from->checkpoint, t)) {
+    xt_record_reader_view_region(from->regions[t->storage], t, &view);
+    *out = xt_materialize_raw(env, t, &view);
     return XT_STATUS_ok;
   }
-  xt_status status = xt_node_make_tensor(from, t, &tensor, error);
+  xt_status status = xt_materialize_tensor(from, t, &tensor, error);
   if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
   return status;
 }

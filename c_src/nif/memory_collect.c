@@ -44,15 +44,15 @@ static void marker_destroyed(ErlNifEnv *env, void *object) {
   enif_release_resource(self->mark);
 }
 
-bool xt_collect_load(ErlNifEnv *env) {
+bool xt_memory_collect_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {NULL};
   marker_type = enif_open_resource_type_x(env, "extorch_marker", &init, ERL_NIF_RT_CREATE, NULL);
   mark_type = enif_open_resource_type_x(env, "extorch_mark", &none, ERL_NIF_RT_CREATE, NULL);
   return marker_type && mark_type;
 }
 
-/* collect_mark() :: mark     leaves a marker in the caller's garbage */
-ERL_NIF_TERM xt_nif_collect_mark(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* memory_collect_begin() :: mark     leaves a marker in the caller's garbage */
+ERL_NIF_TERM xt_nif_memory_collect_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
   mark *made = enif_alloc_resource(mark_type, sizeof *made);
   atomic_init(&made->passed, 0);
@@ -73,7 +73,7 @@ static int left_ms(const patience *p) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   int64_t ms = (p->until.tv_sec - now.tv_sec) * 1000 + (p->until.tv_nsec - now.tv_nsec) / 1000000;
-  return ms > 0 && !xt_calls_stopping() && enif_is_current_process_alive(p->env) ? (int)ms : 0;
+  return ms > 0 && !xt_exit_guard_stopping() && enif_is_current_process_alive(p->env) ? (int)ms : 0;
 }
 
 static bool wait_for(mark *self, int markers, const patience *p) {
@@ -82,11 +82,11 @@ static bool wait_for(mark *self, int markers, const patience *p) {
   return atomic_load(&self->passed) >= markers;
 }
 
-/* collect_wait(mark, rounds, milliseconds) :: boolean     after a collection: waits until what it found is free
+/* memory_collect_wait(mark, rounds, milliseconds) :: boolean     after a collection: waits until what it found is free
  *
  * What is freed may own what has a destructor, which waits for the first scheduler and is pushed from there: so there
  * is another round, until one finds nothing to do. Others of the node drop things all the time: rounds are counted. */
-ERL_NIF_TERM xt_nif_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_memory_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   void *object;
   int rounds, timeout;
   bool is_free = true, quiet = false;
@@ -103,7 +103,7 @@ ERL_NIF_TERM xt_nif_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
     bool was_idle = xt_reaper_drain(0);
     enif_release_resource(new_marker(object, HOPS)); /* into the queue of the first scheduler */
     is_free = wait_for(object, round + 2, &p);
-    xt_idle_settle(left_ms(&p));
+    xt_background_settle(left_ms(&p));
     is_free = xt_reaper_drain(left_ms(&p)) && is_free;
     quiet = was_idle && xt_reaper_pushed() == before;
   }

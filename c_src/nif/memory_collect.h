@@ -5,6 +5,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_collect_load(ErlNifEnv *env);
+bool xt_memory_collect_register(ErlNifEnv *env);
 
 #endif

@@ -84,7 +84,7 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
                           (ERL_NIF_TERM[]){xt_am_module_global, a, b}, 3);
     return true;
   case XT_NODE_STORAGE: {
-    const xt_storage *storage = &c->meaning.storages[node->storage.index];
+    const xt_storage *storage = &c->rebuild.storages[node->storage.index];
     if (!make_bytes(env, storage->key, storage->key_size, &a) ||
         !make_bytes(env, storage->location, storage->location_size, &b))
       return false;
@@ -246,12 +246,12 @@ ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TE
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_tuple(env, argv[1], &arity, &b.tensors) ||
       !xt_get_bool(env, argv[2], &b.ordered) || !enif_is_map(env, argv[3]))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   b.c = &resource->opened->checkpoint;
   b.tensor_count = (size_t)arity;
   bool made = b.tensor_count == b.c->index.count && build(&b, b.c->root, &term);
   bool mismatch = b.tensor_count != b.c->index.count;
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   if (mismatch) return enif_make_badarg(env);
   if (!made) {
     xt_error_set(&error, XT_STATUS_no_memory, "no memory for the object's terms");

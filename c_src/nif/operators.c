@@ -44,7 +44,7 @@ static bool named(const char *name, const char *const *names, size_t count) {
 typedef struct {
   ErlNifEnv *env;
   xt_arena arena;
-  xt_tensor_resource **used; /* what xt_tensor_use succeeded for */
+  xt_tensor_resource **used; /* what xt_tensor_enter succeeded for */
   size_t used_count, used_room;
   size_t nodes, node_limit;
   double elements; /* the product of the tensors' sizes: no broadcast is larger */
@@ -81,7 +81,7 @@ static xt_status decode_tensor(decoder *in, xt_tensor_resource *resource, xt_val
     in->used = grown;
     in->used_room = room;
   }
-  xt_status status = xt_tensor_use(resource, in->error);
+  xt_status status = xt_tensor_enter(resource, in->error);
   if (status != XT_STATUS_ok) return status;
   in->used[in->used_count++] = resource;
   /* what is sparse, or on a device that may keep us waiting, is never brief */
@@ -284,7 +284,7 @@ ERL_NIF_TERM xt_nif_op(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
     status = xt_tensor_check_memory(in.used[i]->handle, &error);
     if (status != XT_STATUS_ok) drop_results(results, count);
   }
-  for (size_t i = 0; i < in.used_count; i++) xt_tensor_done(in.used[i]);
+  for (size_t i = 0; i < in.used_count; i++) xt_tensor_leave(in.used[i]);
   if (!dirty && status == XT_STATUS_ok) result = make_results(env, results, count);
   xt_arena_free(&in.arena);
   if (dirty) return enif_schedule_nif(env, "op", XT_DIRTY_CPU, xt_nif_op, argc, argv);

@@ -9,153 +9,156 @@
 
 /* ---- Python's values ---- */
 
-static ERL_NIF_TERM field(xt_walker *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
+static ERL_NIF_TERM field(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
   ERL_NIF_TERM value = xt_am_nil;
   enif_get_map_value(w->env, map, key, &value);
   return value;
 }
 
-static bool get_text(xt_walker *w, ERL_NIF_TERM map, ERL_NIF_TERM key, ErlNifBinary *out) {
+static bool get_text(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key, ErlNifBinary *out) {
   return enif_inspect_binary(w->env, field(w, map, key), out);
 }
 
 static bool has_newline(const ErlNifBinary *b) { return memchr(b->data, '\n', b->size) != NULL; }
 
-static xt_status put_wrapped(xt_walker *w, const xt_task *t, ERL_NIF_TERM module) {
+static xt_status put_wrapped(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module) {
   ErlNifBinary data;
-  if (!get_text(w, t->term, xt_am_data, &data)) return xt_walk_refuse(w, t, "its data is no binary");
-  if (module == xt_am_module_raw_text) return xt_walk_put_text(w, t, (const char *)data.data, data.size, true);
-  if (data.size > UINT32_MAX / 2) return xt_walk_refuse(w, t, "bytes of more than 2 GiB");
-  if (module == xt_am_module_byte_array) xt_put_global(w->out, "__builtin__\nbytearray\n");
-  xt_put_bytes(w->out, data.data, data.size);
+  if (!get_text(w, t->term, xt_am_data, &data)) return xt_pickle_walk_refuse(w, t, "its data is no binary");
+  if (module == xt_am_module_raw_text) return xt_pickle_walk_put_text(w, t, (const char *)data.data, data.size, true);
+  if (data.size > UINT32_MAX / 2) return xt_pickle_walk_refuse(w, t, "bytes of more than 2 GiB");
+  if (module == xt_am_module_byte_array) xt_pickler_put_global(w->out, "__builtin__\nbytearray\n");
+  xt_pickler_put_bytes(w->out, data.data, data.size);
   if (module != xt_am_module_byte_array) return XT_STATUS_ok;
-  xt_put_tuple_of(w->out, 1);
-  xt_put_reduce(w->out);
+  xt_pickler_put_tuple_of(w->out, 1);
+  xt_pickler_put_reduce(w->out);
   return XT_STATUS_ok;
 }
 
-static xt_status put_complex(xt_walker *w, const xt_task *t) {
+static xt_status put_complex(xt_pickle_walk *w, const xt_pickle_task *t) {
   double re, im;
-  if (!xt_get_complex(w->env, t->term, &re, &im)) return xt_walk_refuse(w, t, "its parts are no numbers");
-  xt_put_global(w->out, "__builtin__\ncomplex\n");
-  xt_put_float(w->out, re);
-  xt_put_float(w->out, im);
-  xt_put_tuple_of(w->out, 2);
-  xt_put_reduce(w->out);
+  if (!xt_get_complex(w->env, t->term, &re, &im)) return xt_pickle_walk_refuse(w, t, "its parts are no numbers");
+  xt_pickler_put_global(w->out, "__builtin__\ncomplex\n");
+  xt_pickler_put_float(w->out, re);
+  xt_pickler_put_float(w->out, im);
+  xt_pickler_put_tuple_of(w->out, 2);
+  xt_pickler_put_reduce(w->out);
   return XT_STATUS_ok;
 }
 
-static xt_status put_dtype(xt_walker *w, const xt_task *t) {
+static xt_status put_dtype(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
-  if (!xt_get_dtype(w->env, field(w, t->term, xt_am_name), &dtype)) return xt_walk_refuse(w, t, "its name is no dtype");
+  if (!xt_get_dtype(w->env, field(w, t->term, xt_am_name), &dtype))
+    return xt_pickle_walk_refuse(w, t, "its name is no dtype");
   const char *name = xt_dtype_get(dtype)->name;
-  xt_put_name(w->out, "torch", 5, name, strlen(name));
+  xt_pickler_put_name(w->out, "torch", 5, name, strlen(name));
   return XT_STATUS_ok;
 }
 
-static xt_status put_device(xt_walker *w, const xt_task *t) {
+static xt_status put_device(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary type;
   ErlNifSInt64 index;
   bool indexed = enif_get_int64(w->env, field(w, t->term, xt_am_index), &index);
-  if (!get_text(w, t->term, xt_am_type, &type)) return xt_walk_refuse(w, t, "its type is no string");
-  xt_put_global(w->out, "torch\ndevice\n");
-  xt_put_text(w->out, (const char *)type.data, type.size);
-  if (indexed) xt_put_int(w->out, index);
-  xt_put_tuple_of(w->out, indexed ? 2 : 1);
-  xt_put_reduce(w->out);
+  if (!get_text(w, t->term, xt_am_type, &type)) return xt_pickle_walk_refuse(w, t, "its type is no string");
+  xt_pickler_put_global(w->out, "torch\ndevice\n");
+  xt_pickler_put_text(w->out, (const char *)type.data, type.size);
+  if (indexed) xt_pickler_put_int(w->out, index);
+  xt_pickler_put_tuple_of(w->out, indexed ? 2 : 1);
+  xt_pickler_put_reduce(w->out);
   return XT_STATUS_ok;
 }
 
-static xt_status put_global(xt_walker *w, const xt_task *t) {
+static xt_status put_global(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary module, name;
   if (!get_text(w, t->term, xt_am_module, &module) || !get_text(w, t->term, xt_am_name, &name) ||
       has_newline(&module) || has_newline(&name))
-    return xt_walk_refuse(w, t, "its module and name are no strings of one line");
-  xt_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
+    return xt_pickle_walk_refuse(w, t, "its module and name are no strings of one line");
+  xt_pickler_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
   return XT_STATUS_ok;
 }
 
 /* class(*args) or class.__new__(class, *args); then what is appended, set, and the state. */
-static xt_status put_object(xt_walker *w, const xt_task *t) {
+static xt_status put_object(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM list = field(w, t->term, xt_am_list), dict = field(w, t->term, xt_am_dict);
   ERL_NIF_TERM state = field(w, t->term, xt_am_state), args = field(w, t->term, xt_am_args), head;
   bool is_new = field(w, t->term, xt_am_new) == xt_am_true, pushed = true;
   xt_status status = XT_STATUS_ok;
   ERL_NIF_TERM pairs;
-  if (!enif_is_tuple(w->env, args)) return xt_walk_refuse(w, t, "its args are no tuple");
+  if (!enif_is_tuple(w->env, args)) return xt_pickle_walk_refuse(w, t, "its args are no tuple");
   if (state != xt_am_nil) {
-    pushed = xt_walk_push_op(w, 'b') && xt_walk_push_at(w, t, state, false, xt_am_state, 0);
+    pushed = xt_pickle_walk_push_op(w, 'b') && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   }
   if (pushed && dict != xt_am_nil) {
-    pushed = xt_walk_push_op(w, 'u');
-    if (pushed && enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_walk_push_pairs(w, t, pairs);
-    else if (pushed && enif_is_map(w->env, dict)) status = xt_walk_push_map(w, t, dict, false);
-    else return xt_walk_refuse(w, t, "its dict is no map");
-    pushed = pushed && xt_walk_push_op(w, '(');
+    pushed = xt_pickle_walk_push_op(w, 'u');
+    if (pushed && enif_get_map_value(w->env, dict, xt_am_pairs, &pairs))
+      status = xt_pickle_walk_push_pairs(w, t, pairs);
+    else if (pushed && enif_is_map(w->env, dict)) status = xt_pickle_walk_push_map(w, t, dict, false);
+    else return xt_pickle_walk_refuse(w, t, "its dict is no map");
+    pushed = pushed && xt_pickle_walk_push_op(w, '(');
   }
   if (pushed && list != xt_am_nil && status == XT_STATUS_ok) {
-    pushed = xt_walk_push_op(w, 'e');
+    pushed = xt_pickle_walk_push_op(w, 'e');
     size_t from = w->count;
     for (size_t i = 0; pushed && enif_get_list_cell(w->env, list, &head, &list); i++)
-      pushed = xt_walk_push_at(w, t, head, true, 0, i);
-    xt_walk_turn(w, from);
-    pushed = pushed && xt_walk_push_op(w, '(');
+      pushed = xt_pickle_walk_push_at(w, t, head, true, 0, i);
+    xt_pickle_walk_turn(w, from);
+    pushed = pushed && xt_pickle_walk_push_op(w, '(');
   }
-  pushed = pushed && xt_walk_push_op(w, is_new ? 0x81 : 'R') && xt_walk_push_at(w, t, args, false, xt_am_args, 0) &&
-           xt_walk_push_at(w, t, field(w, t->term, xt_am_class), false, xt_am_class, 0);
-  return status != XT_STATUS_ok ? status : pushed ? XT_STATUS_ok : xt_walk_no_memory(w);
+  pushed = pushed && xt_pickle_walk_push_op(w, is_new ? 0x81 : 'R') &&
+           xt_pickle_walk_push_at(w, t, args, false, xt_am_args, 0) &&
+           xt_pickle_walk_push_at(w, t, field(w, t->term, xt_am_class), false, xt_am_class, 0);
+  return status != XT_STATUS_ok ? status : pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
-static xt_status put_set(xt_walker *w, const xt_task *t) {
+static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM map = field(w, t->term, xt_am_map);
-  if (!enif_is_map(w->env, map)) return xt_walk_refuse(w, t, "a MapSet without its map");
+  if (!enif_is_map(w->env, map)) return xt_pickle_walk_refuse(w, t, "a MapSet without its map");
   size_t size = 0;
   enif_get_map_size(w->env, map, &size);
-  xt_put_global(w->out, "__builtin__\nset\n");
-  xt_put_list(w->out);
-  if (size) xt_put_mark(w->out);
-  if (!xt_walk_push_op(w, 'R') || !xt_walk_push_op(w, 0x85) || (size && !xt_walk_push_op(w, 'e')))
-    return xt_walk_no_memory(w);
-  return xt_walk_push_map(w, t, map, true);
+  xt_pickler_put_global(w->out, "__builtin__\nset\n");
+  xt_pickler_put_list(w->out);
+  if (size) xt_pickler_put_mark(w->out);
+  if (!xt_pickle_walk_push_op(w, 'R') || !xt_pickle_walk_push_op(w, 0x85) || (size && !xt_pickle_walk_push_op(w, 'e')))
+    return xt_pickle_walk_no_memory(w);
+  return xt_pickle_walk_push_map(w, t, map, true);
 }
 
 /* numpy.core.multiarray.scalar(dtype('<f4'), bytes) */
-static xt_status put_scalar(xt_walker *w, const xt_task *t) {
+static xt_status put_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
   uint8_t bytes[16];
   char code[8];
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) ||
-      !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !xt_numpy_code(dtype, code))
-    return xt_walk_refuse(w, t, "its value and dtype do not fit");
-  xt_put_numpy_scalar(w->out, dtype, code, bytes);
+      !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !xt_pickle_numpy_code(dtype, code))
+    return xt_pickle_walk_refuse(w, t, "its value and dtype do not fit");
+  xt_pickle_numpy_scalar(w->out, dtype, code, bytes);
   return XT_STATUS_ok;
 }
 
 /* ---- Tensors ---- */
 
-static xt_status add_tensor(xt_walker *w, const xt_task *t, ERL_NIF_TERM term, xt_save_tensor *out) {
+static xt_status add_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_save_tensor *out) {
   xt_tensor_resource *resource;
   xt_tensor *handle;
-  if (!xt_get_tensor(w->env, term, &resource)) return xt_walk_refuse(w, t, "a tensor without its resource");
+  if (!xt_get_tensor(w->env, term, &resource)) return xt_pickle_walk_refuse(w, t, "a tensor without its resource");
   xt_status status = xt_tensor_take(resource, &handle, w->error);
   if (status == XT_STATUS_ok) status = xt_save_add(w->tensors, handle, out, w->error);
   if (status == XT_STATUS_released || status == XT_STATUS_unsupported) {
     char path[XT_PATH_TEXT];
     xt_error inner = *w->error;
-    xt_walk_describe(w, t->place, path, sizeof path);
+    xt_pickle_walk_describe(w, t->path, path, sizeof path);
     xt_error_set(w->error, status, "term%s: %s", path, inner.message);
   }
   return status;
 }
 
-static xt_status put_tensor(xt_walker *w, const xt_task *t) {
+static xt_status put_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_save_tensor tensor;
   xt_status status = add_tensor(w, t, t->term, &tensor);
-  if (status == XT_STATUS_ok) xt_put_saved_tensor(w->draft, w->tensors, &tensor);
+  if (status == XT_STATUS_ok) xt_pickle_tensor(w->template, w->tensors, &tensor);
   return status;
 }
 
-static xt_status put_raw_tensor(xt_walker *w, const xt_task *t) {
+static xt_status put_raw_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS], last = 0, step;
   int ndim, stride_count;
   xt_dtype dtype;
@@ -165,51 +168,51 @@ static xt_status put_raw_tensor(xt_walker *w, const xt_task *t) {
       !xt_get_dims(w->env, field(w, t->term, xt_am_shape), sizes, &ndim) ||
       !xt_get_dims(w->env, field(w, t->term, xt_am_strides), strides, &stride_count) || ndim != stride_count ||
       !get_text(w, t->term, xt_am_data, &data))
-    return xt_walk_refuse(w, t, "its fields are no dtype, shape, strides and data");
+    return xt_pickle_walk_refuse(w, t, "its fields are no dtype, shape, strides and data");
   for (int d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_walk_refuse(w, t, "it has a negative size or stride");
+    if (sizes[d] < 0 || strides[d] < 0) return xt_pickle_walk_refuse(w, t, "it has a negative size or stride");
     empty |= sizes[d] == 0;
     if (sizes[d] &&
         (__builtin_mul_overflow(sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(last, step, &last)))
-      return xt_walk_refuse(w, t, "its shape overflows");
+      return xt_pickle_walk_refuse(w, t, "its shape overflows");
   }
   if (!empty && (uint64_t)last >= data.size / xt_dtype_get(dtype)->size)
-    return xt_walk_refuse(w, t, "its data is shorter than its shape and strides say");
+    return xt_pickle_walk_refuse(w, t, "its data is shorter than its shape and strides say");
   xt_status status = xt_save_add_bytes(w->tensors, field(w, t->term, xt_am_data), dtype, w->error);
-  if (status == XT_STATUS_ok) xt_put_saved_bytes(w->draft, w->tensors, sizes, strides, ndim);
+  if (status == XT_STATUS_ok) xt_pickle_tensor_bytes(w->template, w->tensors, sizes, strides, ndim);
   return status;
 }
 
 /* torch._tensor._rebuild_from_type_v2(function, class, args, state): the function and its arguments are how the tensor
  * itself would be written, or an object's class and arguments. */
-static xt_status put_subclass(xt_walker *w, const xt_task *t) {
+static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor), state = field(w, t->term, xt_am_state), module;
-  xt_task class = {.term = field(w, t->term, xt_am_class), .place = xt_walk_place(w, t, xt_am_class)};
+  xt_pickle_task class = {.term = field(w, t->term, xt_am_class), .path = xt_pickle_walk_path(w, t, xt_am_class)};
   xt_tensor_resource *resource;
   bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &module) && module == xt_am_module_object;
-  xt_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
-  xt_put_mark(w->out);
-  bool pushed =
-      xt_walk_push_op(w, 'R') && xt_walk_push_op(w, 't') && xt_walk_push_at(w, t, state, false, xt_am_state, 0);
+  xt_pickler_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
+  xt_pickler_put_mark(w->out);
+  bool pushed = xt_pickle_walk_push_op(w, 'R') && xt_pickle_walk_push_op(w, 't') &&
+                xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   if (object)
-    pushed = pushed && xt_walk_push_at(w, t, field(w, inner, xt_am_args), false, xt_am_args, 0) &&
-             xt_walk_push_at(w, t, class.term, false, xt_am_class, 0) &&
-             xt_walk_push_at(w, t, field(w, inner, xt_am_class), false, xt_am_class, 0);
-  if (!pushed || !class.place) return xt_walk_no_memory(w);
+    pushed = pushed && xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_args), false, xt_am_args, 0) &&
+             xt_pickle_walk_push_at(w, t, class.term, false, xt_am_class, 0) &&
+             xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_class), false, xt_am_class, 0);
+  if (!pushed || !class.path) return xt_pickle_walk_no_memory(w);
   if (object) return XT_STATUS_ok;
-  if (!xt_get_tensor(w->env, inner, &resource)) return xt_walk_refuse(w, t, "its tensor is none");
+  if (!xt_get_tensor(w->env, inner, &resource)) return xt_pickle_walk_refuse(w, t, "its tensor is none");
   xt_save_tensor tensor;
   xt_status status = add_tensor(w, t, inner, &tensor);
   if (status != XT_STATUS_ok) return status;
-  xt_put_saved_function(w->draft, &tensor);
+  xt_pickle_tensor_function(w->template, &tensor);
   status = put_global(w, &class);
-  if (status == XT_STATUS_ok) xt_put_saved_args(w->draft, w->tensors, &tensor);
+  if (status == XT_STATUS_ok) xt_pickle_tensor_args(w->template, w->tensors, &tensor);
   return status;
 }
 
-xt_status xt_walk_put_struct(xt_walker *w, const xt_task *t, ERL_NIF_TERM module) {
+xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module) {
   if (module == xt_am_module_tensor || module == xt_am_module_blob_view) return put_tensor(w, t);
-  if (module == xt_am_module_dict) return xt_walk_put_pairs(w, t, field(w, t->term, xt_am_pairs));
+  if (module == xt_am_module_dict) return xt_pickle_walk_put_pairs(w, t, field(w, t->term, xt_am_pairs));
   if (module == xt_am_module_bytes || module == xt_am_module_byte_array || module == xt_am_module_raw_text)
     return put_wrapped(w, t, module);
   if (module == xt_am_module_complex) return put_complex(w, t);
@@ -222,9 +225,9 @@ xt_status xt_walk_put_struct(xt_walker *w, const xt_task *t, ERL_NIF_TERM module
   if (module == xt_am_module_tensor_subclass) return put_subclass(w, t);
   if (module == xt_am_module_map_set) return put_set(w, t);
   if (module == xt_am_module_storage)
-    return xt_walk_refuse(w, t,
-                          "a bare storage is only a name; make a tensor of its bytes (Checkpoint.read_storage/2)");
+    return xt_pickle_walk_refuse(
+        w, t, "a bare storage is only a name; make a tensor of its bytes (Checkpoint.read_storage/2)");
   char text[256];
   enif_snprintf(text, sizeof text, "a struct of %T; turn it into a map or a tensor first", module);
-  return xt_walk_refuse(w, t, text);
+  return xt_pickle_walk_refuse(w, t, text);
 }

@@ -13,22 +13,22 @@ typedef struct {
   size_t at;   /* in the pickle */
   size_t view; /* of the list of tensors */
   bool untyped;
-} xt_gap;
+} xt_pickle_gap;
 
 typedef struct {
   xt_pickler pickle;
-  xt_gap *gaps;
+  xt_pickle_gap *gaps;
   size_t count, room;
-} xt_draft;
+} xt_pickle_template;
 
 /* Here goes what is known of the view later: (…, key, location, numel) and its offset in there. An untyped storage
  * counts bytes. */
-void xt_draft_gap(xt_draft *d, size_t view, bool untyped);
+void xt_pickle_template_gap(xt_pickle_template *t, size_t view, bool untyped);
 
 /* The whole pickle. `views`: persistent ids have a view, as legacy files do. */
-xt_status xt_draft_fill(const xt_draft *d, const xt_save_tensors *tensors, bool views, xt_pickler *out,
-                        xt_error *error);
+xt_status xt_pickle_template_fill(const xt_pickle_template *t, const xt_save_tensors *tensors, bool views,
+                                  xt_pickler *out, xt_error *error);
 
-void xt_draft_free(xt_draft *d);
+void xt_pickle_template_free(xt_pickle_template *t);
 
 #endif

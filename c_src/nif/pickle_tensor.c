@@ -8,29 +8,29 @@
 #include "nif/term.h"
 
 static void put_dims(xt_pickler *p, const int64_t *dims, int ndim) {
-  if (ndim > 3) xt_put_mark(p);
-  for (int d = 0; d < ndim; d++) xt_put_int(p, dims[d]);
-  if (ndim > 3) xt_put_tuple(p);
-  else xt_put_tuple_of(p, ndim);
+  if (ndim > 3) xt_pickler_put_mark(p);
+  for (int d = 0; d < ndim; d++) xt_pickler_put_int(p, dims[d]);
+  if (ndim > 3) xt_pickler_put_tuple(p);
+  else xt_pickler_put_tuple_of(p, ndim);
 }
 
 static void put_hooks(xt_pickler *p) {
-  xt_put_global(p, "collections\nOrderedDict\n");
-  xt_put_tuple_of(p, 0);
-  xt_put_reduce(p);
+  xt_pickler_put_global(p, "collections\nOrderedDict\n");
+  xt_pickler_put_tuple_of(p, 0);
+  xt_pickler_put_reduce(p);
 }
 
 static void put_dtype(xt_pickler *p, xt_dtype dtype) {
   const char *name = xt_dtype_get(dtype)->name;
-  xt_put_name(p, "torch", 5, name, strlen(name));
+  xt_pickler_put_name(p, "torch", 5, name, strlen(name));
 }
 
 /* ('storage', class, …) and the offset in it */
-static void put_storage(xt_draft *d, size_t view, const char *class) {
-  xt_put_mark(&d->pickle);
-  xt_put_text(&d->pickle, "storage", 7);
-  xt_put_global(&d->pickle, class ? class : "torch.storage\nUntypedStorage\n");
-  xt_draft_gap(d, view, !class);
+static void put_storage(xt_pickle_template *d, size_t view, const char *class) {
+  xt_pickler_put_mark(&d->pickle);
+  xt_pickler_put_text(&d->pickle, "storage", 7);
+  xt_pickler_put_global(&d->pickle, class ? class : "torch.storage\nUntypedStorage\n");
+  xt_pickle_template_gap(d, view, !class);
 }
 
 /* What is brought to the CPU for saving is contiguous then. */
@@ -46,7 +46,7 @@ static const int64_t *strides_of(const xt_save_view *view, int64_t *room) {
 }
 
 /* storage, offset, size, stride */
-static void put_view(xt_draft *d, const xt_save_tensors *s, size_t view, const char *class) {
+static void put_view(xt_pickle_template *d, const xt_save_tensors *s, size_t view, const char *class) {
   int64_t strides[XT_MAX_DIMS];
   const xt_tensor_info *info = &s->views[view].handle->info;
   put_storage(d, view, class);
@@ -54,120 +54,121 @@ static void put_view(xt_draft *d, const xt_save_tensors *s, size_t view, const c
   put_dims(&d->pickle, strides_of(&s->views[view], strides), info->ndim);
 }
 
-static void put_strided(xt_draft *d, const xt_save_tensors *s, size_t view, bool requires_grad) {
+static void put_strided(xt_pickle_template *d, const xt_save_tensors *s, size_t view, bool requires_grad) {
   xt_dtype dtype = s->views[view].dtype;
-  const char *class = xt_storage_class(dtype);
-  xt_put_mark(&d->pickle);
+  const char *class = xt_pickler_storage_class(dtype);
+  xt_pickler_put_mark(&d->pickle);
   put_view(d, s, view, class);
-  xt_put_bool(&d->pickle, requires_grad);
+  xt_pickler_put_bool(&d->pickle, requires_grad);
   put_hooks(&d->pickle);
   if (!class) put_dtype(&d->pickle, dtype);
-  xt_put_tuple(&d->pickle);
+  xt_pickler_put_tuple(&d->pickle);
 }
 
 static const char *function_of(xt_dtype dtype) {
-  return xt_storage_class(dtype) ? "torch._utils\n_rebuild_tensor_v2\n" : "torch._utils\n_rebuild_tensor_v3\n";
+  return xt_pickler_storage_class(dtype) ? "torch._utils\n_rebuild_tensor_v2\n" : "torch._utils\n_rebuild_tensor_v3\n";
 }
 
-static void put_part(xt_draft *d, const xt_save_tensors *s, size_t view) {
-  xt_put_global(&d->pickle, function_of(s->views[view].dtype));
+static void put_part(xt_pickle_template *d, const xt_save_tensors *s, size_t view) {
+  xt_pickler_put_global(&d->pickle, function_of(s->views[view].dtype));
   put_strided(d, s, view, false);
-  xt_put_reduce(&d->pickle);
+  xt_pickler_put_reduce(&d->pickle);
 }
 
 static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
   put_dtype(p, tensor->info.dtype);
   put_dims(p, tensor->info.sizes, tensor->info.ndim);
   put_dims(p, tensor->info.strides, tensor->info.ndim);
-  xt_put_bool(p, tensor->requires_grad);
+  xt_pickler_put_bool(p, tensor->requires_grad);
 }
 
 /* layout, (indices, values, size, coalesced) or (compressed, plain, values, size) */
-static void put_sparse(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+static void put_sparse(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   static const char *const names[] = {
       "", "torch.sparse_coo", "torch.sparse_csr", "", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"};
   const char *name = names[t->tensor->info.layout];
   xt_pickler *p = &d->pickle;
-  xt_put_global(p, "torch.serialization\n_get_layout\n");
-  xt_put_text(p, name, strlen(name));
-  xt_put_tuple_of(p, 1);
-  xt_put_reduce(p);
-  xt_put_mark(p);
+  xt_pickler_put_global(p, "torch.serialization\n_get_layout\n");
+  xt_pickler_put_text(p, name, strlen(name));
+  xt_pickler_put_tuple_of(p, 1);
+  xt_pickler_put_reduce(p);
+  xt_pickler_put_mark(p);
   for (int i = 0; i < t->view_count; i++) put_part(d, s, t->views[i]);
-  xt_put_global(p, "torch\nSize\n");
+  xt_pickler_put_global(p, "torch\nSize\n");
   put_dims(p, t->tensor->info.sizes, t->tensor->info.ndim);
-  xt_put_tuple_of(p, 1);
-  xt_put_reduce(p);
-  if (t->tensor->info.layout == XT_LAYOUT_COO) xt_put_bool(p, t->coalesced);
-  xt_put_tuple(p);
+  xt_pickler_put_tuple_of(p, 1);
+  xt_pickler_put_reduce(p);
+  if (t->tensor->info.layout == XT_LAYOUT_COO) xt_pickler_put_bool(p, t->coalesced);
+  xt_pickler_put_tuple(p);
 }
 
-static void put_quantized(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+static void put_quantized(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   xt_pickler *p = &d->pickle;
-  put_view(d, s, t->views[0], xt_storage_class(t->tensor->info.dtype));
+  put_view(d, s, t->views[0], xt_pickler_storage_class(t->tensor->info.dtype));
   if (t->view_count > 1) {
-    xt_put_mark(p);
-    xt_put_global(p, "torch\nper_channel_affine\n");
+    xt_pickler_put_mark(p);
+    xt_pickler_put_global(p, "torch\nper_channel_affine\n");
     put_part(d, s, t->views[1]);
     put_part(d, s, t->views[2]);
-    xt_put_int(p, t->axis);
-    xt_put_tuple(p);
+    xt_pickler_put_int(p, t->axis);
+    xt_pickler_put_tuple(p);
   } else {
-    xt_put_global(p, "torch\nper_tensor_affine\n");
-    xt_put_float(p, t->scale);
-    xt_put_int(p, t->zero_point);
-    xt_put_tuple_of(p, 3);
+    xt_pickler_put_global(p, "torch\nper_tensor_affine\n");
+    xt_pickler_put_float(p, t->scale);
+    xt_pickler_put_int(p, t->zero_point);
+    xt_pickler_put_tuple_of(p, 3);
   }
-  xt_put_bool(p, t->tensor->requires_grad);
+  xt_pickler_put_bool(p, t->tensor->requires_grad);
   put_hooks(p);
 }
 
-void xt_put_saved_function(xt_draft *d, const xt_save_tensor *t) {
+void xt_pickle_tensor_function(xt_pickle_template *d, const xt_save_tensor *t) {
   xt_pickler *p = &d->pickle;
   switch (t->kind) {
-  case XT_SAVE_META: xt_put_global(p, "torch._utils\n_rebuild_meta_tensor_no_storage\n"); break;
-  case XT_SAVE_SPARSE: xt_put_global(p, "torch._utils\n_rebuild_sparse_tensor\n"); break;
-  case XT_SAVE_QUANTIZED: xt_put_global(p, "torch._utils\n_rebuild_qtensor\n"); break;
-  case XT_SAVE_STRIDED: xt_put_global(p, function_of(t->tensor->info.dtype)); break;
+  case XT_SAVE_META: xt_pickler_put_global(p, "torch._utils\n_rebuild_meta_tensor_no_storage\n"); break;
+  case XT_SAVE_SPARSE: xt_pickler_put_global(p, "torch._utils\n_rebuild_sparse_tensor\n"); break;
+  case XT_SAVE_QUANTIZED: xt_pickler_put_global(p, "torch._utils\n_rebuild_qtensor\n"); break;
+  case XT_SAVE_STRIDED: xt_pickler_put_global(p, function_of(t->tensor->info.dtype)); break;
   }
 }
 
-void xt_put_saved_args(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+void xt_pickle_tensor_args(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   if (t->kind == XT_SAVE_STRIDED) {
     put_strided(d, s, t->views[0], t->tensor->requires_grad);
     return;
   }
-  xt_put_mark(&d->pickle);
+  xt_pickler_put_mark(&d->pickle);
   if (t->kind == XT_SAVE_META) put_meta(&d->pickle, t->tensor);
   else if (t->kind == XT_SAVE_SPARSE) put_sparse(d, s, t);
   else put_quantized(d, s, t);
-  xt_put_tuple(&d->pickle);
+  xt_pickler_put_tuple(&d->pickle);
 }
 
-void xt_put_saved_tensor(xt_draft *d, const xt_save_tensors *s, const xt_save_tensor *t) {
-  xt_put_saved_function(d, t);
-  xt_put_saved_args(d, s, t);
-  xt_put_reduce(&d->pickle);
+void xt_pickle_tensor(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+  xt_pickle_tensor_function(d, t);
+  xt_pickle_tensor_args(d, s, t);
+  xt_pickler_put_reduce(&d->pickle);
 }
 
-void xt_put_saved_bytes(xt_draft *d, const xt_save_tensors *s, const int64_t *sizes, const int64_t *strides, int ndim) {
+void xt_pickle_tensor_bytes(xt_pickle_template *d, const xt_save_tensors *s, const int64_t *sizes,
+                            const int64_t *strides, int ndim) {
   xt_pickler *p = &d->pickle;
   size_t view = s->view_count - 1;
-  xt_put_global(p, "torch._utils\n_rebuild_tensor_v3\n");
-  xt_put_mark(p);
+  xt_pickler_put_global(p, "torch._utils\n_rebuild_tensor_v3\n");
+  xt_pickler_put_mark(p);
   put_storage(d, view, NULL);
   put_dims(p, sizes, ndim);
   put_dims(p, strides, ndim);
-  xt_put_bool(p, false);
+  xt_pickler_put_bool(p, false);
   put_hooks(p);
   put_dtype(p, s->views[view].dtype);
-  xt_put_tuple(p);
-  xt_put_reduce(p);
+  xt_pickler_put_tuple(p);
+  xt_pickler_put_reduce(p);
 }
 
 /* ---- numpy ---- */
 
-bool xt_numpy_code(xt_dtype dtype, char code[8]) {
+bool xt_pickle_numpy_code(xt_dtype dtype, char code[8]) {
   const xt_dtype_info *info = xt_dtype_get(dtype);
   char kind = 0;
   if (info->kind == XT_KIND_INT) kind = 'i';
@@ -214,25 +215,25 @@ bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t b
 }
 
 /* scalar(dtype(code, False, True), bytes); the dtype's state is (3, '<', None, None, None, -1, -1, 0) */
-void xt_put_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes) {
+void xt_pickle_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes) {
   size_t size = xt_dtype_get(dtype)->size;
-  xt_put_global(p, "numpy.core.multiarray\nscalar\n");
-  xt_put_global(p, "numpy\ndtype\n");
-  xt_put_text(p, code, strlen(code));
-  xt_put_bool(p, false);
-  xt_put_bool(p, true);
-  xt_put_tuple_of(p, 3);
-  xt_put_reduce(p);
-  xt_put_mark(p);
-  xt_put_int(p, 3);
-  xt_put_text(p, size == 1 ? "|" : "<", 1);
-  for (int i = 0; i < 3; i++) xt_put_none(p);
-  xt_put_int(p, -1);
-  xt_put_int(p, -1);
-  xt_put_int(p, 0);
-  xt_put_tuple(p);
-  xt_put_build(p);
-  xt_put_bytes(p, bytes, size);
-  xt_put_tuple_of(p, 2);
-  xt_put_reduce(p);
+  xt_pickler_put_global(p, "numpy.core.multiarray\nscalar\n");
+  xt_pickler_put_global(p, "numpy\ndtype\n");
+  xt_pickler_put_text(p, code, strlen(code));
+  xt_pickler_put_bool(p, false);
+  xt_pickler_put_bool(p, true);
+  xt_pickler_put_tuple_of(p, 3);
+  xt_pickler_put_reduce(p);
+  xt_pickler_put_mark(p);
+  xt_pickler_put_int(p, 3);
+  xt_pickler_put_text(p, size == 1 ? "|" : "<", 1);
+  for (int i = 0; i < 3; i++) xt_pickler_put_none(p);
+  xt_pickler_put_int(p, -1);
+  xt_pickler_put_int(p, -1);
+  xt_pickler_put_int(p, 0);
+  xt_pickler_put_tuple(p);
+  xt_pickler_put_build(p);
+  xt_pickler_put_bytes(p, bytes, size);
+  xt_pickler_put_tuple_of(p, 2);
+  xt_pickler_put_reduce(p);
 }

@@ -9,7 +9,7 @@
 #include "nif/pickle_walk.h"
 #include "nif/term.h"
 
-xt_status xt_walk_no_memory(xt_walker *w) {
+xt_status xt_pickle_walk_no_memory(xt_pickle_walk *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "no memory to pickle the term");
 }
 
@@ -17,14 +17,14 @@ xt_status xt_walk_no_memory(xt_walker *w) {
 
 enum { PATH_PARTS = 32 };
 
-void xt_walk_describe(const xt_walker *w, uint32_t at, char *text, size_t room) {
+void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t at, char *text, size_t room) {
   uint32_t parts[PATH_PARTS];
   int count = 0;
   size_t used = 0;
-  for (; at && count < PATH_PARTS; at = w->places[at - 1].parent) parts[count++] = at;
+  for (; at && count < PATH_PARTS; at = w->paths[at - 1].parent) parts[count++] = at;
   text[0] = 0;
   while (count-- > 0 && used + 40 < room) {
-    const xt_place *p = &w->places[parts[count] - 1];
+    const xt_term_path *p = &w->paths[parts[count] - 1];
     ErlNifBinary key;
     size_t left = room - used < 120 ? room - used : 120;
     if (p->is_index) snprintf(text + used, left, "[%zu]", p->index);
@@ -35,18 +35,18 @@ void xt_walk_describe(const xt_walker *w, uint32_t at, char *text, size_t room) 
   }
 }
 
-xt_status xt_walk_refuse(xt_walker *w, const xt_task *t, const char *what) {
+xt_status xt_pickle_walk_refuse(xt_pickle_walk *w, const xt_pickle_task *t, const char *what) {
   char path[XT_PATH_TEXT];
-  xt_walk_describe(w, t->place, path, sizeof path);
+  xt_pickle_walk_describe(w, t->path, path, sizeof path);
   return xt_error_set(w->error, XT_STATUS_bad_argument, "term%s cannot be saved: %s", path, what);
 }
 
 /* ---- Tasks ---- */
 
-static bool push(xt_walker *w, xt_task t) {
+static bool push(xt_pickle_walk *w, xt_pickle_task t) {
   if (w->count == w->room) {
     size_t room = w->room ? 2 * w->room : 256;
-    xt_task *grown = realloc(w->tasks, room * sizeof *grown);
+    xt_pickle_task *grown = realloc(w->tasks, room * sizeof *grown);
     if (!grown) return false;
     w->tasks = grown;
     w->room = room;
@@ -55,41 +55,41 @@ static bool push(xt_walker *w, xt_task t) {
   return true;
 }
 
-bool xt_walk_push_op(xt_walker *w, uint8_t opcode) { return push(w, (xt_task){.opcode = opcode}); }
+bool xt_pickle_walk_push_op(xt_pickle_walk *w, uint8_t opcode) { return push(w, (xt_pickle_task){.opcode = opcode}); }
 
-static uint32_t new_place(xt_walker *w, xt_place p) {
-  if (w->place_count == w->place_room) {
-    size_t room = w->place_room ? 2 * w->place_room : 256;
-    xt_place *grown = realloc(w->places, room * sizeof *grown);
+static uint32_t new_path(xt_pickle_walk *w, xt_term_path p) {
+  if (w->path_count == w->path_room) {
+    size_t room = w->path_room ? 2 * w->path_room : 256;
+    xt_term_path *grown = realloc(w->paths, room * sizeof *grown);
     if (!grown) return 0;
-    w->places = grown;
-    w->place_room = room;
+    w->paths = grown;
+    w->path_room = room;
   }
-  w->places[w->place_count++] = p;
-  return (uint32_t)w->place_count;
+  w->paths[w->path_count++] = p;
+  return (uint32_t)w->path_count;
 }
 
-bool xt_walk_push_at(xt_walker *w, const xt_task *in, ERL_NIF_TERM term, bool is_index, ERL_NIF_TERM key,
-                     size_t index) {
-  uint32_t at = new_place(w, (xt_place){in->place, is_index, key, index});
-  return at && push(w, (xt_task){.term = term, .place = at});
+bool xt_pickle_walk_push_at(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM term, bool is_index,
+                            ERL_NIF_TERM key, size_t index) {
+  uint32_t at = new_path(w, (xt_term_path){in->path, is_index, key, index});
+  return at && push(w, (xt_pickle_task){.term = term, .path = at});
 }
 
-uint32_t xt_walk_place(xt_walker *w, const xt_task *in, ERL_NIF_TERM key) {
-  return new_place(w, (xt_place){in->place, false, key, 0});
+uint32_t xt_pickle_walk_path(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key) {
+  return new_path(w, (xt_term_path){in->path, false, key, 0});
 }
 
-static bool push_key(xt_walker *w, const xt_task *in, ERL_NIF_TERM key) {
-  return push(w, (xt_task){.term = key, .place = in->place, .is_key = true});
+static bool push_key(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key) {
+  return push(w, (xt_pickle_task){.term = key, .path = in->path, .is_key = true});
 }
 
 /* ---- Leaves ---- */
 
-xt_status xt_walk_put_text(xt_walker *w, const xt_task *t, const char *text, size_t size, bool raw) {
+xt_status xt_pickle_walk_put_text(xt_pickle_walk *w, const xt_pickle_task *t, const char *text, size_t size, bool raw) {
   if (!raw && xt_utf8_check((const uint8_t *)text, size) != XT_UTF8_VALID)
-    return xt_walk_refuse(w, t, "a binary that is no UTF-8 text; wrap bytes in %ExTorch.Python.Bytes{}");
-  if (size > UINT32_MAX) return xt_walk_refuse(w, t, "a text of more than 4 GiB");
-  xt_put_text(w->out, text, size);
+    return xt_pickle_walk_refuse(w, t, "a binary that is no UTF-8 text; wrap bytes in %ExTorch.Python.Bytes{}");
+  if (size > UINT32_MAX) return xt_pickle_walk_refuse(w, t, "a text of more than 4 GiB");
+  xt_pickler_put_text(w->out, text, size);
   return XT_STATUS_ok;
 }
 
@@ -99,17 +99,17 @@ static bool has_twin(ERL_NIF_TERM a) {
          a == xt_am_neg_infinity;
 }
 
-static xt_status put_atom(xt_walker *w, const xt_task *t) {
+static xt_status put_atom(xt_pickle_walk *w, const xt_pickle_task *t) {
   char text[1024];
   ERL_NIF_TERM a = t->term;
   if (has_twin(a)) {
-    if (a == xt_am_nil) xt_put_none(w->out);
-    else if (a == xt_am_true || a == xt_am_false) xt_put_bool(w->out, a == xt_am_true);
-    else xt_put_float(w->out, a == xt_am_nan ? NAN : a == xt_am_infinity ? INFINITY : -INFINITY);
+    if (a == xt_am_nil) xt_pickler_put_none(w->out);
+    else if (a == xt_am_true || a == xt_am_false) xt_pickler_put_bool(w->out, a == xt_am_true);
+    else xt_pickler_put_float(w->out, a == xt_am_nan ? NAN : a == xt_am_infinity ? INFINITY : -INFINITY);
     return XT_STATUS_ok;
   }
   int size = enif_get_atom(w->env, a, text, sizeof text, ERL_NIF_LATIN1);
-  if (!size) return xt_walk_refuse(w, t, "an atom with letters beyond Latin 1; use a string");
+  if (!size) return xt_pickle_walk_refuse(w, t, "an atom with letters beyond Latin 1; use a string");
   /* Latin 1 to UTF-8 */
   char wide[2048];
   size_t length = 0;
@@ -118,36 +118,36 @@ static xt_status put_atom(xt_walker *w, const xt_task *t) {
     if (c >= 0x80) wide[length++] = (char)(0xC0 | c >> 6), wide[length++] = (char)(0x80 | (c & 0x3F));
     else wide[length++] = (char)c;
   }
-  return xt_walk_put_text(w, t, wide, length, false);
+  return xt_pickle_walk_put_text(w, t, wide, length, false);
 }
 
 /* Large integers come as SMALL_BIG_EXT or LARGE_BIG_EXT. */
-static xt_status put_integer(xt_walker *w, const xt_task *t) {
+static xt_status put_integer(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifSInt64 value;
   ErlNifBinary external;
   if (enif_get_int64(w->env, t->term, &value)) {
-    xt_put_int(w->out, value);
+    xt_pickler_put_int(w->out, value);
     return XT_STATUS_ok;
   }
-  if (!enif_term_to_binary(w->env, t->term, &external)) return xt_walk_no_memory(w);
+  if (!enif_term_to_binary(w->env, t->term, &external)) return xt_pickle_walk_no_memory(w);
   const uint8_t *data = external.data;
   bool small = data[1] == 110;
   size_t head = small ? 4 : 7, size = small ? data[2] : (size_t)data[2] << 24 | data[3] << 16 | data[4] << 8 | data[5];
-  xt_put_big(w->out, data + head, size, data[head - 1] != 0);
+  xt_pickler_put_big(w->out, data + head, size, data[head - 1] != 0);
   enif_release_binary(&external);
   return XT_STATUS_ok;
 }
 
-static xt_status put_binary(xt_walker *w, const xt_task *t) {
+static xt_status put_binary(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary binary;
-  if (!enif_inspect_binary(w->env, t->term, &binary)) return xt_walk_refuse(w, t, "a bitstring is no binary");
-  return xt_walk_put_text(w, t, (const char *)binary.data, binary.size, false);
+  if (!enif_inspect_binary(w->env, t->term, &binary)) return xt_pickle_walk_refuse(w, t, "a bitstring is no binary");
+  return xt_pickle_walk_put_text(w, t, (const char *)binary.data, binary.size, false);
 }
 
 /* ---- Containers ---- */
 
 /* Would the atom's string be a second key of the same dict? */
-static bool is_twice(xt_walker *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
+static bool is_twice(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
   char text[1024];
   ERL_NIF_TERM string, value;
   if (!enif_is_atom(w->env, key) || has_twin(key)) return false;
@@ -169,91 +169,92 @@ static bool is_keyword(ErlNifEnv *env, ERL_NIF_TERM list) {
   return enif_is_empty_list(env, list);
 }
 
-void xt_walk_turn(xt_walker *w, size_t from) {
+void xt_pickle_walk_turn(xt_pickle_walk *w, size_t from) {
   for (size_t a = from, b = w->count; a + 1 < b; a++) {
-    xt_task kept = w->tasks[a];
+    xt_pickle_task kept = w->tasks[a];
     w->tasks[a] = w->tasks[--b];
     w->tasks[b] = kept;
   }
 }
 
-static xt_status put_list(xt_walker *w, const xt_task *t) {
+static xt_status put_list(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM list = t->term, head;
   size_t index = 0;
-  xt_put_list(w->out);
+  xt_pickler_put_list(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
-  xt_put_mark(w->out);
-  if (!xt_walk_push_op(w, 'e')) return xt_walk_no_memory(w);
+  xt_pickler_put_mark(w->out);
+  if (!xt_pickle_walk_push_op(w, 'e')) return xt_pickle_walk_no_memory(w);
   size_t from = w->count;
   for (; enif_get_list_cell(w->env, list, &head, &list); index++)
-    if (!xt_walk_push_at(w, t, head, true, 0, index)) return xt_walk_no_memory(w);
-  if (!enif_is_empty_list(w->env, list)) return xt_walk_refuse(w, t, "an improper list has no Python twin");
-  xt_walk_turn(w, from);
+    if (!xt_pickle_walk_push_at(w, t, head, true, 0, index)) return xt_pickle_walk_no_memory(w);
+  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_refuse(w, t, "an improper list has no Python twin");
+  xt_pickle_walk_turn(w, from);
   return XT_STATUS_ok;
 }
 
-xt_status xt_walk_push_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
+xt_status xt_pickle_walk_push_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
   size_t from = w->count;
   while (enif_get_list_cell(w->env, list, &head, &list)) {
     if (!enif_get_tuple(w->env, head, &arity, &pair) || arity != 2)
-      return xt_walk_refuse(w, t, "the pairs of a dict are {key, value}");
-    if (!push_key(w, t, pair[0]) || !xt_walk_push_at(w, t, pair[1], false, pair[0], 0)) return xt_walk_no_memory(w);
+      return xt_pickle_walk_refuse(w, t, "the pairs of a dict are {key, value}");
+    if (!push_key(w, t, pair[0]) || !xt_pickle_walk_push_at(w, t, pair[1], false, pair[0], 0))
+      return xt_pickle_walk_no_memory(w);
   }
-  if (!enif_is_empty_list(w->env, list)) return xt_walk_refuse(w, t, "the pairs of a dict are a list");
-  xt_walk_turn(w, from);
+  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_refuse(w, t, "the pairs of a dict are a list");
+  xt_pickle_walk_turn(w, from);
   return XT_STATUS_ok;
 }
 
-xt_status xt_walk_put_pairs(xt_walker *w, const xt_task *t, ERL_NIF_TERM list) {
-  xt_put_dict(w->out);
+xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
+  xt_pickler_put_dict(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
-  xt_put_mark(w->out);
-  return xt_walk_push_op(w, 'u') ? xt_walk_push_pairs(w, t, list) : xt_walk_no_memory(w);
+  xt_pickler_put_mark(w->out);
+  return xt_pickle_walk_push_op(w, 'u') ? xt_pickle_walk_push_pairs(w, t, list) : xt_pickle_walk_no_memory(w);
 }
 
-xt_status xt_walk_push_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map, bool keys_only) {
+xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map, bool keys_only) {
   ErlNifMapIterator at;
   ERL_NIF_TERM key, value;
   bool pushed = true, twice = false;
-  if (!enif_map_iterator_create(w->env, map, &at, ERL_NIF_MAP_ITERATOR_LAST)) return xt_walk_no_memory(w);
+  if (!enif_map_iterator_create(w->env, map, &at, ERL_NIF_MAP_ITERATOR_LAST)) return xt_pickle_walk_no_memory(w);
   while (pushed && !twice && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
     twice = is_twice(w, map, key);
-    if (!keys_only) pushed = xt_walk_push_at(w, t, value, false, key, 0);
+    if (!keys_only) pushed = xt_pickle_walk_push_at(w, t, value, false, key, 0);
     pushed = pushed && push_key(w, t, key);
     enif_map_iterator_prev(w->env, &at);
   }
   enif_map_iterator_destroy(w->env, &at);
-  if (twice) return xt_walk_refuse(w, t, "it has a key as an atom and as a string, which are one in Python");
-  return pushed ? XT_STATUS_ok : xt_walk_no_memory(w);
+  if (twice) return xt_pickle_walk_refuse(w, t, "it has a key as an atom and as a string, which are one in Python");
+  return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
-static xt_status put_map(xt_walker *w, const xt_task *t, ERL_NIF_TERM map) {
+static xt_status put_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map) {
   size_t size = 0;
   enif_get_map_size(w->env, map, &size);
-  xt_put_dict(w->out);
+  xt_pickler_put_dict(w->out);
   if (!size) return XT_STATUS_ok;
-  xt_put_mark(w->out);
-  return xt_walk_push_op(w, 'u') ? xt_walk_push_map(w, t, map, false) : xt_walk_no_memory(w);
+  xt_pickler_put_mark(w->out);
+  return xt_pickle_walk_push_op(w, 'u') ? xt_pickle_walk_push_map(w, t, map, false) : xt_pickle_walk_no_memory(w);
 }
 
-static xt_status put_tuple(xt_walker *w, const xt_task *t) {
+static xt_status put_tuple(xt_pickle_walk *w, const xt_pickle_task *t) {
   const ERL_NIF_TERM *items;
   int arity;
   enif_get_tuple(w->env, t->term, &arity, &items);
   if (!arity) {
-    xt_put_tuple_of(w->out, 0);
+    xt_pickler_put_tuple_of(w->out, 0);
     return XT_STATUS_ok;
   }
-  xt_put_mark(w->out);
-  bool pushed = xt_walk_push_op(w, 't');
-  for (int i = arity; pushed && i-- > 0;) pushed = xt_walk_push_at(w, t, items[i], true, 0, (size_t)i);
-  return pushed ? XT_STATUS_ok : xt_walk_no_memory(w);
+  xt_pickler_put_mark(w->out);
+  bool pushed = xt_pickle_walk_push_op(w, 't');
+  for (int i = arity; pushed && i-- > 0;) pushed = xt_pickle_walk_push_at(w, t, items[i], true, 0, (size_t)i);
+  return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
-static xt_status put_term(xt_walker *w, const xt_task *t) {
+static xt_status put_term(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM module;
   switch (enif_term_type(w->env, t->term)) {
   case ERL_NIF_TERM_TYPE_ATOM: return put_atom(w, t);
@@ -261,25 +262,25 @@ static xt_status put_term(xt_walker *w, const xt_task *t) {
   case ERL_NIF_TERM_TYPE_FLOAT: {
     double value;
     enif_get_double(w->env, t->term, &value);
-    xt_put_float(w->out, value);
+    xt_pickler_put_float(w->out, value);
     return XT_STATUS_ok;
   }
   case ERL_NIF_TERM_TYPE_BITSTRING: return put_binary(w, t);
   case ERL_NIF_TERM_TYPE_LIST:
-    if (t->is_key) return xt_walk_refuse(w, t, "a list cannot be a key in Python; use a tuple");
-    return is_keyword(w->env, t->term) ? xt_walk_put_pairs(w, t, t->term) : put_list(w, t);
+    if (t->is_key) return xt_pickle_walk_refuse(w, t, "a list cannot be a key in Python; use a tuple");
+    return is_keyword(w->env, t->term) ? xt_pickle_walk_put_pairs(w, t, t->term) : put_list(w, t);
   case ERL_NIF_TERM_TYPE_TUPLE: return put_tuple(w, t);
   case ERL_NIF_TERM_TYPE_MAP:
-    if (enif_get_map_value(w->env, t->term, xt_am___struct__, &module)) return xt_walk_put_struct(w, t, module);
-    if (t->is_key) return xt_walk_refuse(w, t, "a map cannot be a key in Python");
+    if (enif_get_map_value(w->env, t->term, xt_am___struct__, &module)) return xt_pickle_walk_put_struct(w, t, module);
+    if (t->is_key) return xt_pickle_walk_refuse(w, t, "a map cannot be a key in Python");
     return put_map(w, t, t->term);
-  default: return xt_walk_refuse(w, t, "a pid, port, reference or function has no Python twin");
+  default: return xt_pickle_walk_refuse(w, t, "a pid, port, reference or function has no Python twin");
   }
 }
 
 /* What comes soon is brought into the cache meanwhile. Most terms are addresses with a tag in the lowest bits; for the
  * others the hint is wasted, and harmless. */
-static void look_ahead(const xt_walker *w) {
+static void look_ahead(const xt_pickle_walk *w) {
   enum { SOON = 12, LINE = 64 };
   if (w->count <= SOON) return;
   ERL_NIF_TERM soon = w->tasks[w->count - SOON].term;
@@ -287,23 +288,24 @@ static void look_ahead(const xt_walker *w) {
   __builtin_prefetch((const void *)(soon + LINE));
 }
 
-static xt_status walk(xt_walker *w, ERL_NIF_TERM term) {
-  xt_status status = push(w, (xt_task){.term = term}) ? XT_STATUS_ok : xt_walk_no_memory(w);
+static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
+  xt_status status = push(w, (xt_pickle_task){.term = term}) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
   while (status == XT_STATUS_ok && w->count) {
-    xt_task t = w->tasks[--w->count];
+    xt_pickle_task t = w->tasks[--w->count];
     look_ahead(w);
     if (!t.opcode) status = put_term(w, &t);
     else xt_buffer_byte(&w->out->out, t.opcode);
   }
-  return status == XT_STATUS_ok && w->out->out.failed ? xt_walk_no_memory(w) : status;
+  return status == XT_STATUS_ok && w->out->out.failed ? xt_pickle_walk_no_memory(w) : status;
 }
 
-xt_status xt_term_draft(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_draft *draft, xt_error *error) {
-  xt_walker w = {.env = env, .tensors = tensors, .draft = draft, .out = &draft->pickle, .error = error};
+xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_pickle_template *template,
+                         xt_error *error) {
+  xt_pickle_walk w = {.env = env, .tensors = tensors, .template = template, .out = &template->pickle, .error = error};
   xt_pickler_begin(w.out);
   xt_status status = walk(&w, term);
   xt_pickler_stop(w.out);
   free(w.tasks);
-  free(w.places);
+  free(w.paths);
   return status;
 }

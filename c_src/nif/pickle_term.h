@@ -6,6 +6,7 @@
 
 /* Walks the term: the pickle but for its tensors, and the list of those. What cannot be saved is refused with its place
  * in the term. */
-xt_status xt_term_draft(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_draft *draft, xt_error *error);
+xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_pickle_template *template,
+                         xt_error *error);
 
 #endif

@@ -214,7 +214,7 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
       xt_decimal(p->key, g->key - 1); /* zeroed behind it */
       p->dtype = view->dtype;
       p->bytes = view->staged ? view->bytes : g->end - g->base;
-      bool typed = view->handle && xt_storage_class(view->dtype); /* untyped ones count bytes */
+      bool typed = view->handle && xt_pickler_storage_class(view->dtype); /* untyped ones count bytes */
       p->numel = (int64_t)(typed ? p->bytes / item : p->bytes);
       p->data = view->staged ? NULL : (const uint8_t *)g->base;
       s->payload_view[g->key - 1] = i;

@@ -12,7 +12,7 @@
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-static ErlNifResourceType *saving_type;
+static ErlNifResourceType *saver_type;
 
 /* All that a save holds; the reaper frees it. */
 typedef struct {
@@ -20,26 +20,26 @@ typedef struct {
   atomic_int references;
   xt_save_tensors tensors;
   xt_pickler pickle;
-  xt_writer writer;
-  xt_outfile file;
+  xt_saver saver;
+  xt_atomic_file file;
   char *root;
   xt_named_tensor *names; /* safetensors */
   xt_buffer texts, metadata;
   xt_tensor *staged; /* what was fetched */
   xt_region *shared; /* the same, once binaries see it */
   bool sync;
-} saving;
+} save_job;
 
 typedef struct {
   atomic_flag busy;
-  saving *saving;
+  save_job *save_job;
 } saving_resource;
 
 static void free_saving(xt_reapable *self) {
-  saving *s = (saving *)self;
-  xt_writer_free(&s->writer);
+  save_job *s = (save_job *)self;
+  xt_saver_free(&s->saver);
   xt_region_drop(s->shared);
-  xt_outfile_close(&s->file);
+  xt_atomic_file_close(&s->file);
   xt_save_free(&s->tensors);
   xt_pickler_free(&s->pickle);
   xt_buffer_free(&s->texts);
@@ -49,36 +49,36 @@ static void free_saving(xt_reapable *self) {
   free(s);
 }
 
-static void keep_saving(void *owner) { atomic_fetch_add(&((saving *)owner)->references, 1); }
+static void keep_save_job(void *owner) { atomic_fetch_add(&((save_job *)owner)->references, 1); }
 
-static void drop_saving(void *owner) {
-  saving *s = owner;
+static void drop_save_job(void *owner) {
+  save_job *s = owner;
   if (atomic_fetch_sub(&s->references, 1) == 1) xt_reaper_push(&s->reapable);
 }
 
 static void saving_destroyed(ErlNifEnv *env, void *object) {
   saving_resource *resource = object;
   (void)env;
-  if (!resource->saving) return;
-  xt_writer_stop(&resource->saving->writer);
-  drop_saving(resource->saving);
+  if (!resource->save_job) return;
+  xt_saver_stop(&resource->save_job->saver);
+  drop_save_job(resource->save_job);
 }
 
-bool xt_saving_load(ErlNifEnv *env) {
+bool xt_saver_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = saving_destroyed};
-  saving_type = enif_open_resource_type_x(env, "extorch_saving", &init, ERL_NIF_RT_CREATE, NULL);
-  return saving_type != NULL;
+  saver_type = enif_open_resource_type_x(env, "extorch_saving", &init, ERL_NIF_RT_CREATE, NULL);
+  return saver_type != NULL;
 }
 
 /* ---- The plan ---- */
 
 static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
-  saving *s = context;
+  save_job *s = context;
   return xt_save_fetch(&s->tensors, payload, &s->staged, data, error);
 }
 
 static void fetched_done(void *context, size_t payload) {
-  saving *s = context;
+  save_job *s = context;
   (void)payload;
   if (s->staged) xt_tensor_drop(s->staged);
   s->staged = NULL;
@@ -86,24 +86,24 @@ static void fetched_done(void *context, size_t payload) {
 
 static xt_status no_memory(xt_error *error) { return xt_error_set(error, XT_STATUS_no_memory, "no memory to save"); }
 
-static xt_status plan_pickle(ErlNifEnv *env, saving *s, ERL_NIF_TERM term, xt_error *error) {
-  bool legacy = s->writer.layout == &xt_write_legacy;
-  xt_draft draft = {0};
-  xt_status status = xt_term_draft(env, term, &s->tensors, &draft, error);
+static xt_status plan_pickle(ErlNifEnv *env, save_job *s, ERL_NIF_TERM term, xt_error *error) {
+  bool legacy = s->saver.format == &xt_legacy_write;
+  xt_pickle_template draft = {0};
+  xt_status status = xt_pickle_term(env, term, &s->tensors, &draft, error);
   if (status == XT_STATUS_ok) status = xt_save_plan(&s->tensors, error);
-  if (status == XT_STATUS_ok) status = xt_draft_fill(&draft, &s->tensors, legacy, &s->pickle, error);
-  xt_draft_free(&draft);
+  if (status == XT_STATUS_ok) status = xt_pickle_template_fill(&draft, &s->tensors, legacy, &s->pickle, error);
+  xt_pickle_template_free(&draft);
   if (status == XT_STATUS_ok && legacy) status = xt_save_sort(&s->tensors, error);
-  s->writer.payloads = s->tensors.payloads;
-  s->writer.count = s->tensors.payload_count;
-  s->writer.pickle = s->pickle.out.data;
-  s->writer.pickle_size = s->pickle.out.size;
-  s->writer.root = s->root;
+  s->saver.payloads = s->tensors.payloads;
+  s->saver.count = s->tensors.payload_count;
+  s->saver.pickle = s->pickle.out.data;
+  s->saver.pickle_size = s->pickle.out.size;
+  s->saver.root = s->root;
   return status;
 }
 
 /* [{name, tensor}], sorted as the format likes it: each tensor is written by itself. */
-static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_error *error) {
+static xt_status plan_named(ErlNifEnv *env, save_job *s, ERL_NIF_TERM list, xt_error *error) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
@@ -144,10 +144,10 @@ static xt_status plan_named(ErlNifEnv *env, saving *s, ERL_NIF_TERM list, xt_err
   }
   if (s->texts.failed) return no_memory(error);
   for (size_t n = 0; n < i; n++) s->names[n].name = (const char *)s->texts.data + (uintptr_t)s->names[n].name;
-  s->writer.payloads = s->tensors.payloads;
-  s->writer.count = s->tensors.payload_count = i;
-  s->writer.tensors = s->names;
-  s->writer.metadata = &s->metadata;
+  s->saver.payloads = s->tensors.payloads;
+  s->saver.count = s->tensors.payload_count = i;
+  s->saver.tensors = s->names;
+  s->saver.metadata = &s->metadata;
   return XT_STATUS_ok;
 }
 
@@ -162,12 +162,12 @@ static int by_address(const void *a, const void *b) {
 }
 
 /* A reader would not know that two tensors were one. */
-static xt_status check_shared(const saving *s, xt_error *error) {
+static xt_status check_shared(const save_job *s, xt_error *error) {
   size_t count = 0;
-  range *ranges = calloc(s->writer.count + 1, sizeof *ranges);
+  range *ranges = calloc(s->saver.count + 1, sizeof *ranges);
   xt_status status = XT_STATUS_ok;
   if (!ranges) return no_memory(error);
-  for (size_t i = 0; i < s->writer.count; i++) {
+  for (size_t i = 0; i < s->saver.count; i++) {
     const xt_tensor_info *info = &s->tensors.views[i].handle->info;
     if (info->plain && info->span)
       ranges[count++] = (range){(uintptr_t)info->data, (uintptr_t)info->data + info->span, i};
@@ -203,32 +203,32 @@ static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_buffer *out) {
   return enif_is_empty_list(env, list);
 }
 
-static const xt_layout_writer *get_layout(ERL_NIF_TERM format) {
-  if (format == xt_am_zip) return &xt_write_zip;
-  if (format == xt_am_legacy) return &xt_write_legacy;
-  if (format == xt_am_streaming) return &xt_write_stream;
-  return format == xt_am_safetensors ? &xt_write_safetensors : NULL;
+static const xt_format_writer *get_layout(ERL_NIF_TERM format) {
+  if (format == xt_am_zip) return &xt_zip_write;
+  if (format == xt_am_legacy) return &xt_legacy_write;
+  if (format == xt_am_streaming) return &xt_torch_stream_write;
+  return format == xt_am_safetensors ? &xt_safetensors_write : NULL;
 }
 
-/* save_begin(term, format, root folder, {compact?, duplicate?}, [{metadata's key, value}])
+/* saver_begin(term, format, root folder, {compact?, duplicate?}, [{metadata's key, value}])
  *   :: {:ok, {saving, payload bytes}, 0} | {:error, e}
  *
  * For safetensors the term is a list of {name, tensor}. */
-ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifBinary root;
   xt_error error;
   bool compact, duplicate;
   const ERL_NIF_TERM *flags;
   int arity;
-  const xt_layout_writer *layout = get_layout(argv[1]);
+  const xt_format_writer *layout = get_layout(argv[1]);
   (void)argc;
   if (!layout || !enif_inspect_binary(env, argv[2], &root) || !enif_get_tuple(env, argv[3], &arity, &flags) ||
       arity != 2 || !xt_get_bool(env, flags[0], &compact) || !xt_get_bool(env, flags[1], &duplicate) ||
       !enif_is_list(env, argv[4]))
     return enif_make_badarg(env);
-  saving_resource *resource = enif_alloc_resource(saving_type, sizeof *resource);
+  saving_resource *resource = enif_alloc_resource(saver_type, sizeof *resource);
   atomic_flag_clear(&resource->busy);
-  saving *s = resource->saving = calloc(1, sizeof *s);
+  save_job *s = resource->save_job = calloc(1, sizeof *s);
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
   if (!s) return xt_make_error(env, (no_memory(&error), &error));
@@ -236,28 +236,28 @@ ERL_NIF_TERM xt_nif_save_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   atomic_init(&s->references, 1);
   s->file.fd = s->file.folder = -1;
   s->tensors.compact = compact;
-  s->writer.layout = layout;
-  s->writer.fetch = fetch;
-  s->writer.done = fetched_done;
-  s->writer.context = s;
-  s->writer.keeper = (xt_keeper){keep_saving, drop_saving, s};
+  s->saver.format = layout;
+  s->saver.fetch = fetch;
+  s->saver.done = fetched_done;
+  s->saver.context = s;
+  s->saver.keeper = (xt_owner){keep_save_job, drop_save_job, s};
   s->root = strndup((const char *)root.data, root.size);
   xt_status status = s->root ? XT_STATUS_ok : no_memory(&error);
   if (status == XT_STATUS_ok && !get_metadata(env, argv[4], &s->metadata)) return enif_make_badarg(env);
   if (status == XT_STATUS_ok && s->metadata.failed) status = no_memory(&error);
   if (status == XT_STATUS_ok)
     status =
-        layout == &xt_write_safetensors ? plan_named(env, s, argv[0], &error) : plan_pickle(env, s, argv[0], &error);
-  if (status == XT_STATUS_ok && layout == &xt_write_safetensors && !duplicate) status = check_shared(s, &error);
+        layout == &xt_safetensors_write ? plan_named(env, s, argv[0], &error) : plan_pickle(env, s, argv[0], &error);
+  if (status == XT_STATUS_ok && layout == &xt_safetensors_write && !duplicate) status = check_shared(s, &error);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_writer_begin(&s->writer);
-  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, s->writer.total)));
+  xt_saver_begin(&s->saver);
+  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, s->saver.total)));
 }
 
 /* ---- Into a file ---- */
 
 static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saving_resource **out) {
-  return enif_get_resource(env, term, saving_type, (void **)out) && (*out)->saving;
+  return enif_get_resource(env, term, saver_type, (void **)out) && (*out)->save_job;
 }
 
 static ERL_NIF_TERM busy(ErlNifEnv *env) {
@@ -266,8 +266,8 @@ static ERL_NIF_TERM busy(ErlNifEnv *env) {
   return xt_make_error(env, &error);
 }
 
-/* save_open(saving, path, fsync?) :: {:ok, :ok, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_save_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* saver_open(saving, path, fsync?) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_saver_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   saving_resource *resource;
   ErlNifBinary text;
   char path[4096];
@@ -279,19 +279,19 @@ ERL_NIF_TERM xt_nif_save_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   memcpy(path, text.data, text.size);
   path[text.size] = 0;
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
-  if (resource->saving->file.fd >= 0) {
+  if (resource->save_job->file.fd >= 0) {
     atomic_flag_clear(&resource->busy);
     return enif_make_badarg(env);
   }
-  resource->saving->sync = argv[2] == xt_am_true;
-  xt_status status = xt_outfile_open(&resource->saving->file, path, &error);
-  if (status != XT_STATUS_ok) xt_outfile_close(&resource->saving->file);
+  resource->save_job->sync = argv[2] == xt_am_true;
+  xt_status status = xt_atomic_file_open(&resource->save_job->file, path, &error);
+  if (status != XT_STATUS_ok) xt_atomic_file_close(&resource->save_job->file);
   atomic_flag_clear(&resource->busy);
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
 }
 
 typedef struct {
-  saving *saving;
+  save_job *save_job;
   ErlNifEnv *env;
   uint64_t since; /* bytes since the caller was looked for */
 } sink_context;
@@ -303,21 +303,21 @@ static xt_status write_file(void *context, const void *data, size_t size, xt_err
     c->since = 0;
     if (!enif_is_current_process_alive(c->env)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
   }
-  return xt_outfile_write(&c->saving->file, data, size, error);
+  return xt_atomic_file_write(&c->save_job->file, data, size, error);
 }
 
 /* Zeros stand for the pages that a mapped file lost: better no file than that. */
-static xt_status check_memory(const saving *s, xt_error *error) {
+static xt_status check_memory(const save_job *s, xt_error *error) {
   if (!atomic_load(&xt_memory_live.mapped)) return XT_STATUS_ok;
-  for (size_t i = 0; i < s->writer.count; i++)
-    if (s->writer.payloads[i].data && xt_map_poisoned(s->writer.payloads[i].data, s->writer.payloads[i].bytes))
+  for (size_t i = 0; i < s->saver.count; i++)
+    if (s->saver.payloads[i].data && xt_mapping_poisoned(s->saver.payloads[i].data, s->saver.payloads[i].bytes))
       return xt_error_set(error, XT_STATUS_file_changed,
                           "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
   return XT_STATUS_ok;
 }
 
-/* save_step(saving, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e}     the last step commits */
-ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* saver_step(saving, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e}     the last step commits */
+ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   saving_resource *resource;
   ErlNifUInt64 budget;
   xt_error error;
@@ -325,18 +325,18 @@ ERL_NIF_TERM xt_nif_save_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   (void)argc;
   if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget)) return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
-  saving *s = resource->saving;
+  save_job *s = resource->save_job;
   if (s->file.fd < 0) {
     atomic_flag_clear(&resource->busy);
     return enif_make_badarg(env);
   }
   sink_context context = {s, env, 0};
   xt_sink sink = {.write = write_file, .context = &context};
-  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  xt_status status = xt_saver_step(&s->saver, &sink, budget, &finished, &error);
   if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
-  if (status == XT_STATUS_ok && finished) status = xt_outfile_commit(&s->file, s->sync, &error);
-  if ((status != XT_STATUS_ok && !error.collect) || finished) xt_outfile_close(&s->file);
-  uint64_t done = s->writer.written;
+  if (status == XT_STATUS_ok && finished) status = xt_atomic_file_commit(&s->file, s->sync, &error);
+  if ((status != XT_STATUS_ok && !error.collect) || finished) xt_atomic_file_close(&s->file);
+  uint64_t done = s->saver.written;
   atomic_flag_clear(&resource->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? xt_am_done : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
@@ -359,8 +359,8 @@ static void release_staged(xt_region *self) { xt_tensor_drop(self->owner); }
 
 /* A binary over a payload keeps the save, and so its tensors; over what was fetched for it, only that. */
 static xt_region *region_of(pieces *p) {
-  saving *s = p->resource->saving;
-  if (!s->writer.payloads[p->payload].data) return xt_region_keep(s->shared);
+  save_job *s = p->resource->save_job;
+  if (!s->saver.payloads[p->payload].data) return xt_region_keep(s->shared);
   xt_region *region = xt_region_foreign((void *)p->from, p->size, p->resource, release_resource);
   if (region) enif_keep_resource(p->resource);
   return region;
@@ -370,7 +370,7 @@ static xt_status put_shared(pieces *p, xt_error *error) {
   if (!p->size) return XT_STATUS_ok;
   xt_region *region = region_of(p);
   if (!region) return no_memory(error);
-  p->list = enif_make_list_cell(p->env, xt_make_region(p->env, region, p->from, p->size), p->list);
+  p->list = enif_make_list_cell(p->env, xt_make_region_binary(p->env, region, p->from, p->size), p->list);
   p->size = 0;
   return XT_STATUS_ok;
 }
@@ -386,10 +386,10 @@ static xt_status put_copy(void *context, const void *data, size_t size, xt_error
 }
 
 /* What was fetched lives as long as a binary sees it. */
-static xt_status keep_staged(saving *s, size_t payload, xt_error *error) {
-  if (s->writer.payloads[payload].data || !s->staged) return XT_STATUS_ok;
+static xt_status keep_staged(save_job *s, size_t payload, xt_error *error) {
+  if (s->saver.payloads[payload].data || !s->staged) return XT_STATUS_ok;
   xt_region_drop(s->shared);
-  s->shared = xt_region_foreign(s->staged->info.data, s->writer.payloads[payload].bytes, s->staged, release_staged);
+  s->shared = xt_region_foreign(s->staged->info.data, s->saver.payloads[payload].bytes, s->staged, release_staged);
   if (!s->shared) return no_memory(error);
   s->staged = NULL;
   return XT_STATUS_ok;
@@ -399,7 +399,7 @@ static xt_status share(void *context, size_t payload, const uint8_t *data, size_
   pieces *p = context;
   xt_status status = XT_STATUS_ok;
   if (p->payload != payload || p->from + p->size != data) status = put_shared(p, error);
-  if (status == XT_STATUS_ok) status = keep_staged(p->resource->saving, payload, error);
+  if (status == XT_STATUS_ok) status = keep_staged(p->resource->save_job, payload, error);
   if (status != XT_STATUS_ok) return status;
   if (!p->size) p->from = data;
   p->payload = payload;
@@ -408,17 +408,17 @@ static xt_status share(void *context, size_t payload, const uint8_t *data, size_
 }
 
 static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint64_t budget) {
-  saving *s = resource->saving;
+  save_job *s = resource->save_job;
   xt_error error;
   bool finished = false;
   pieces made = {resource, env, enif_make_list(env, 0), 0, NULL, 0};
   xt_sink sink = {put_copy, share, &made};
-  xt_status status = xt_writer_step(&s->writer, &sink, budget, &finished, &error);
+  xt_status status = xt_saver_step(&s->saver, &sink, budget, &finished, &error);
   bool again = status != XT_STATUS_ok && error.collect && (made.size || !enif_is_empty_list(env, made.list));
   if (again) status = XT_STATUS_ok; /* what was made must not be lost */
   if (status == XT_STATUS_ok) status = put_shared(&made, &error);
   if (status == XT_STATUS_ok && finished) status = check_memory(s, &error);
-  ERL_NIF_TERM done = enif_make_uint64(env, s->writer.written), list = enif_make_list(env, 0);
+  ERL_NIF_TERM done = enif_make_uint64(env, s->saver.written), list = enif_make_list(env, 0);
   atomic_flag_clear(&resource->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   enif_make_reverse_list(env, made.list, &list);
@@ -428,19 +428,20 @@ static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint6
 /* In the middle of a large payload there is nothing to do but a checksum. */
 enum { BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 20 };
 
-/* save_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_save_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* saver_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_saver_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   saving_resource *resource;
   ErlNifUInt64 budget;
-  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->saving->file.fd >= 0)
+  if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) ||
+      resource->save_job->file.fd >= 0)
     return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&resource->busy)) return busy(env);
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
-  const xt_writer *w = &resource->saving->writer;
-  bool from_disk = w->layout->crc && atomic_load(&xt_memory_live.mapped); /* a map is read when it is looked at */
-  if (!on_dirty && (budget > BRIEF_BYTES || from_disk || !xt_writer_in_payload(w, budget))) {
+  const xt_saver *w = &resource->save_job->saver;
+  bool from_disk = w->format->crc && atomic_load(&xt_memory_live.mapped); /* a map is read when it is looked at */
+  if (!on_dirty && (budget > BRIEF_BYTES || from_disk || !xt_saver_in_payload(w, budget))) {
     atomic_flag_clear(&resource->busy);
-    return enif_schedule_nif(env, "save_next", XT_DIRTY_CPU, xt_nif_save_next, argc, argv);
+    return enif_schedule_nif(env, "saver_next", XT_DIRTY_CPU, xt_nif_saver_next, argc, argv);
   }
   if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
   return give_pieces(env, resource, budget);

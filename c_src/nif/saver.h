@@ -4,6 +4,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_saving_load(ErlNifEnv *env);
+bool xt_saver_register(ErlNifEnv *env);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* What is asked for: an entry by its index, or a record by its name. */
 static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c, xt_record **record,
-                       const xt_node_tensor **tensor) {
+                       const xt_tensor_desc **tensor) {
   ErlNifUInt64 i;
   ErlNifBinary name;
   *tensor = NULL;
@@ -26,71 +26,71 @@ static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c
   return true;
 }
 
-/* checkpoint_where(checkpoint, index | record's name, whole?) :: {:ok, {:place | :bytes, offset, size} | nil, 0} |
+/* source_reader_locate(checkpoint, index | record's name, whole?) :: {:ok, {:place | :bytes, offset, size} | nil, 0} |
  * {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_where(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_source_reader_locate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   xt_record *record;
-  const xt_node_tensor *tensor;
+  const xt_tensor_desc *tensor;
   xt_error error;
   bool whole;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &whole)) return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_checkpoint *c = &resource->opened->checkpoint;
   bool known = get_target(env, argv[1], c, &record, &tensor);
   ERL_NIF_TERM kind = xt_am_bytes;
   uint64_t offset = 0, size = 0;
   if (known && record) {
-    uint64_t data = atomic_load(&record->place);
-    xt_need need = xt_checkpoint_place_need(record);
+    uint64_t data = atomic_load(&record->data_offset);
+    xt_need need = xt_checkpoint_header_need(record);
     if (!data) {
       kind = xt_am_place;
       offset = need.offset, size = need.size;
     } else if (tensor && !whole) {
-      xt_reader reader = {.checkpoint = c};
-      xt_reader_span(&reader, tensor, data, &offset, &size);
+      xt_record_reader reader = {.checkpoint = c};
+      xt_record_reader_span(&reader, tensor, data, &offset, &size);
     } else {
       offset = data, size = record->packed;
     }
   }
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   if (!known) return enif_make_badarg(env);
   if (!record) return xt_make_ok(env, xt_am_nil);
   if (offset >= XT_INLINE) size = 0; /* it is in memory */
   return xt_make_ok(env, enif_make_tuple3(env, kind, enif_make_uint64(env, offset), enif_make_uint64(env, size)));
 }
 
-/* checkpoint_place(checkpoint, index | record's name, header) :: {:ok, :ok, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_place(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* source_reader_check_header(checkpoint, index | record's name, header) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_source_reader_check_header(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   xt_record *record;
-  const xt_node_tensor *tensor;
+  const xt_tensor_desc *tensor;
   ErlNifBinary header;
   xt_error error;
   uint64_t data;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[2], &header))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_checkpoint *c = &resource->opened->checkpoint;
   bool fits =
-      get_target(env, argv[1], c, &record, &tensor) && record && header.size == xt_checkpoint_place_need(record).size;
-  xt_status status = fits ? xt_checkpoint_check_place(record, header.data, &data, &error) : XT_STATUS_ok;
-  xt_checkpoint_done(resource);
+      get_target(env, argv[1], c, &record, &tensor) && record && header.size == xt_checkpoint_header_need(record).size;
+  xt_status status = fits ? xt_checkpoint_check_header(record, header.data, &data, &error) : XT_STATUS_ok;
+  xt_checkpoint_leave(resource);
   if (!fits) return enif_make_badarg(env);
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
 }
 
-/* checkpoint_made_of(checkpoint, index | record's name, verify?, offset, binary)
+/* source_reader_decode(checkpoint, index | record's name, verify?, offset, binary)
  *   :: {:ok, tensor | %RawTensor{} | binary, bytes} |
  * {:error, e}
  *
  * The binary has the bytes at that offset; a tensor shares it where nothing has to be done to them. */
-ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+ERL_NIF_TERM xt_nif_source_reader_decode(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   xt_record *record;
-  const xt_node_tensor *t;
+  const xt_tensor_desc *t;
   ErlNifUInt64 offset;
   xt_error error;
   xt_tensor *tensor = NULL;
@@ -100,13 +100,13 @@ ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_T
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify) ||
       !enif_get_uint64(env, argv[3], &offset) || !enif_is_binary(env, argv[4]))
     return enif_make_badarg(env);
-  if (xt_checkpoint_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->opened->checkpoint;
   bool fits = get_target(env, argv[1], c, &record, &t);
-  xt_reader reader = xt_opened_reader(resource->opened, env, verify);
+  xt_record_reader reader = xt_checkpoint_handle_reader(resource->opened, env, verify);
   reader.memory = fits && record ? xt_pin_binary(argv[4]) : NULL;
   reader.memory_at = offset;
-  xt_origin from = {c, &reader, NULL};
+  xt_storage_origin from = {c, &reader, NULL};
   ERL_NIF_TERM made = xt_am_nil;
   xt_status status = XT_STATUS_ok;
   if (fits && t && t->part_count) {
@@ -116,17 +116,17 @@ ERL_NIF_TERM xt_nif_checkpoint_made_of(ErlNifEnv *env, int argc, const ERL_NIF_T
   } else if (fits && record && !reader.memory) {
     status = xt_error_set(&error, XT_STATUS_no_memory, "no memory to pin the bytes");
   } else if (fits && t && record && !xt_torch->has_dtype(t->dtype)) {
-    status = xt_reader_view(&reader, t, &view, &error);
-    if (status == XT_STATUS_ok) made = xt_node_make_raw(env, t, &view);
+    status = xt_record_reader_view(&reader, t, &view, &error);
+    if (status == XT_STATUS_ok) made = xt_materialize_raw(env, t, &view);
   } else if (fits && t) {
-    status = xt_node_make_tensor(&from, t, &tensor, &error);
+    status = xt_materialize_tensor(&from, t, &tensor, &error);
   } else if (fits && record) {
     xt_region *region;
-    status = xt_reader_record(&reader, record, &region, &error);
-    if (status == XT_STATUS_ok) made = xt_make_region(env, region, region->data, record->size);
+    status = xt_record_reader_whole(&reader, record, &region, &error);
+    if (status == XT_STATUS_ok) made = xt_make_region_binary(env, region, region->data, record->size);
   }
   xt_region_drop_later(reader.memory);
-  xt_checkpoint_done(resource);
+  xt_checkpoint_leave(resource);
   if (!fits) return enif_make_badarg(env);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, tensor ? xt_make_tensor(env, tensor) : made);

@@ -14,14 +14,14 @@ static ErlNifResourceType *tensor_type;
 void xt_tensor_drop(xt_tensor *tensor) {
   static _Thread_local bool freeing;
   if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) > 0) return;
-  if (!tensor->light || freeing || !xt_calls_enter()) {
+  if (!tensor->light || freeing || !xt_exit_guard_enter()) {
     xt_reaper_push(&tensor->reapable);
     return;
   }
   freeing = true;
   tensor->reapable.run(&tensor->reapable);
   freeing = false;
-  xt_calls_leave();
+  xt_exit_guard_leave();
 }
 
 static void finish(xt_tensor_resource *resource) {
@@ -39,7 +39,7 @@ static void tensor_destroyed(ErlNifEnv *env, void *object) {
   release(object);
 }
 
-bool xt_tensor_load(ErlNifEnv *env) {
+bool xt_tensor_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = tensor_destroyed, .members = 4, .dyncall = xt_export_tensor};
   tensor_type = enif_init_resource_type(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
   return tensor_type != NULL;
@@ -53,7 +53,7 @@ bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) 
          enif_get_resource(env, inner, tensor_type, (void **)out);
 }
 
-xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error) {
+xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {
   uint_least64_t state = atomic_load(&resource->state);
   do {
     if (state & 1)
@@ -63,15 +63,15 @@ xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-void xt_tensor_done(xt_tensor_resource *resource) {
+void xt_tensor_leave(xt_tensor_resource *resource) {
   if (atomic_fetch_sub(&resource->state, 2) == 3) finish(resource);
 }
 
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
-  xt_status status = xt_tensor_use(resource, error);
+  xt_status status = xt_tensor_enter(resource, error);
   if (status != XT_STATUS_ok) return status;
   *out = xt_tensor_keep(resource->handle);
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   return XT_STATUS_ok;
 }
 
@@ -104,7 +104,7 @@ xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
 }
 
 xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error) {
-  if (!xt_map_poisoned(tensor->info.data, tensor->info.span)) return XT_STATUS_ok;
+  if (!xt_mapping_poisoned(tensor->info.data, tensor->info.span)) return XT_STATUS_ok;
   return xt_error_set(
       error, XT_STATUS_file_changed,
       "the mapped file that this tensor sees was truncated; open it again, or load it without mmap: true");
@@ -116,10 +116,10 @@ ERL_NIF_TERM xt_nif_tensor_strides(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_tensor_info *info = &resource->handle->info;
   ERL_NIF_TERM strides = info->strides ? xt_make_dims(env, info->strides, info->ndim) : xt_am_nil;
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   return xt_make_ok(env, strides);
 }
 
@@ -130,15 +130,15 @@ ERL_NIF_TERM xt_nif_tensor_equal(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   bool equal = false;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &a) || !xt_get_tensor(env, argv[1], &b)) return enif_make_badarg(env);
-  if (xt_tensor_use(a, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_tensor_use(b, &error);
+  if (xt_tensor_enter(a, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_tensor_enter(b, &error);
   if (status == XT_STATUS_ok) {
     status = xt_torch->tensor_equal(a->handle, b->handle, &equal, &error);
     if (status == XT_STATUS_ok) status = xt_tensor_check_memory(a->handle, &error);
     if (status == XT_STATUS_ok) status = xt_tensor_check_memory(b->handle, &error);
-    xt_tensor_done(b);
+    xt_tensor_leave(b);
   }
-  xt_tensor_done(a);
+  xt_tensor_leave(a);
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_make_bool(equal)) : xt_make_error(env, &error);
 }
 
@@ -148,23 +148,23 @@ ERL_NIF_TERM xt_nif_tensor_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF
   xt_error error;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   bool requires_grad = resource->handle->requires_grad;
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   return xt_make_ok(env, xt_make_bool(requires_grad));
 }
 
-/* tensor_with_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     the same memory, another handle */
-ERL_NIF_TERM xt_nif_tensor_with_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* tensor_set_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     the same memory, another handle */
+ERL_NIF_TERM xt_nif_tensor_set_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   xt_tensor *marked = NULL;
   xt_error error;
   bool flag;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &flag)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_status status = xt_torch->tensor_mark(resource->handle, flag, &marked, &error);
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   return xt_return_tensor(env, status, marked, &error);
 }
 

@@ -23,7 +23,7 @@ typedef struct {
   _Atomic(void *) owner; /* the resource that blobs of this tensor have as their owner, made by the first */
 } xt_tensor_resource;
 
-bool xt_tensor_load(ErlNifEnv *env);
+bool xt_tensor_register(ErlNifEnv *env);
 
 /* A %Tensor{}, a %BlobView{} or the resource itself. False: something else. */
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
@@ -32,8 +32,8 @@ bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
 void xt_tensor_drop(xt_tensor *tensor);
 
 /* Between use and done the handle lives. Use fails with `:released`. */
-xt_status xt_tensor_use(xt_tensor_resource *resource, xt_error *error);
-void xt_tensor_done(xt_tensor_resource *resource);
+xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error);
+void xt_tensor_leave(xt_tensor_resource *resource);
 
 /* The handle of a tensor term, kept: the caller drops it. Fails with `:released`. */
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);

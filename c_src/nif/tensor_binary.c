@@ -27,7 +27,7 @@ static void view_destroyed(ErlNifEnv *env, void *object) {
   xt_tensor_drop(view->handle);
 }
 
-bool xt_binary_load(ErlNifEnv *env) {
+bool xt_tensor_binary_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = view_destroyed};
   view_type = enif_open_resource_type_x(env, "extorch_view", &init, ERL_NIF_RT_CREATE, NULL);
   return view_type != NULL;

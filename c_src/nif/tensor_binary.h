@@ -4,6 +4,6 @@
 #include <erl_nif.h>
 #include <stdbool.h>
 
-bool xt_binary_load(ErlNifEnv *env);
+bool xt_tensor_binary_register(ErlNifEnv *env);
 
 #endif

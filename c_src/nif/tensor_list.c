@@ -191,8 +191,8 @@ static bool is_brief(ErlNifEnv *env, ERL_NIF_TERM term) {
   return true;
 }
 
-/* tensor_from_list(number | nested list, dtype | nil, device) :: {:ok, tensor, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+/* tensor(number | nested list, dtype | nil, device) :: {:ok, tensor, bytes} | {:error, e} */
+ERL_NIF_TERM xt_nif_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_error error;
   xt_dtype dtype = XT_DTYPE_COUNT;
   xt_device device;
@@ -202,12 +202,12 @@ ERL_NIF_TERM xt_nif_tensor_from_list(ErlNifEnv *env, int argc, const ERL_NIF_TER
     return enif_make_badarg(env);
   bool normal = enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
   if (normal && !is_brief(env, argv[0]))
-    return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
+    return enif_schedule_nif(env, "tensor", XT_DIRTY_CPU, xt_nif_tensor, argc, argv);
   xt_status status = find_shape(&list, argv[0]);
   double elements = 1;
   for (int i = 0; i < list.ndim; i++) elements *= (double)list.sizes[i];
   if (status == XT_STATUS_ok && (elements > BRIEF_ELEMENTS || device.type != XT_DEVICE_CPU) && normal)
-    return enif_schedule_nif(env, "tensor_from_list", XT_DIRTY_CPU, xt_nif_tensor_from_list, argc, argv);
+    return enif_schedule_nif(env, "tensor", XT_DIRTY_CPU, xt_nif_tensor, argc, argv);
   if (status == XT_STATUS_ok) status = from_list(&list, argv[0], dtype, device, &tensor);
   return xt_return_tensor(env, status, tensor, &error);
 }
@@ -232,23 +232,23 @@ ERL_NIF_TERM xt_nif_tensor_to_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_tensor *plain = NULL;
   xt_error error;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (xt_tensor_use(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_tensor_info *info = &resource->handle->info;
   double cells = 1; /* lists to build: an empty tensor may have very many */
   for (int d = 0; d < info->ndim && info->sizes[d]; d++) cells *= (double)info->sizes[d];
   if (cells > MAX_CELLS) {
-    xt_tensor_done(resource);
+    xt_tensor_leave(resource);
     xt_error_set(&error, XT_STATUS_limit, "a list of %.0f elements is more than a process should hold; take a slice",
                  cells);
     return xt_make_error(env, &error);
   }
   bool quick = cells <= BRIEF_ELEMENTS && info->strides && info->device.type == XT_DEVICE_CPU;
   if (!quick && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
-    xt_tensor_done(resource);
+    xt_tensor_leave(resource);
     return enif_schedule_nif(env, "tensor_to_list", XT_DIRTY_CPU, xt_nif_tensor_to_list, argc, argv);
   }
   xt_tensor *handle = xt_tensor_keep(resource->handle);
-  xt_tensor_done(resource);
+  xt_tensor_leave(resource);
   xt_status status = xt_torch->tensor_plain(handle, &plain, &error);
   if (status != XT_STATUS_ok) {
     xt_tensor_drop(handle);

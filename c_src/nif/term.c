@@ -24,7 +24,7 @@ enum { SMALL_TEXT = 4096 };
 static ERL_NIF_TERM dtype_atoms[XT_DTYPE_COUNT];
 static ERL_NIF_TERM status_atoms[XT_STATUS_COUNT];
 
-void xt_term_load(ErlNifEnv *env) {
+void xt_term_register(ErlNifEnv *env) {
 #define XT_LOAD_ATOM(name) xt_am_##name = enif_make_atom(env, #name);
 #define XT_LOAD_MODULE(name, text) xt_am_##name = enif_make_atom(env, text);
   XT_ATOMS(XT_LOAD_ATOM)

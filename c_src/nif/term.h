@@ -132,7 +132,7 @@ XT_MODULES(XT_DECLARE_MODULE)
 #undef XT_DECLARE_ATOM
 #undef XT_DECLARE_MODULE
 
-void xt_term_load(ErlNifEnv *env);
+void xt_term_register(ErlNifEnv *env);
 
 /* get_: false when the term is something else. */
 bool xt_get_bool(ErlNifEnv *env, ERL_NIF_TERM term, bool *out);

@@ -818,7 +818,7 @@ const xt_torch_api api = {TORCH_VERSION_TEXT, set_num_threads, num_threads,  has
 
 extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const xt_torch_host *given,
                                                                           const xt_torch_api **out, xt_error *error) {
-  if (given->layout != XT_TORCH_LAYOUT)
+  if (given->abi != XT_TORCH_ABI)
     return xt_error_set(error, XT_STATUS_torch,
                         "extorch.so and extorch_torch.so are of different builds: run make again");
   xt::host = given;

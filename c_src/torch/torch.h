@@ -108,8 +108,8 @@ typedef struct {
 
 /* What the floors below offer to this one. */
 typedef struct {
-  size_t layout;       /* XT_TORCH_LAYOUT of the other side: the two libraries are built together */
-  bool (*enter)(void); /* xt_calls_enter and its twin: every call is between them */
+  size_t abi;          /* XT_TORCH_ABI of the other side: the two libraries are built together */
+  bool (*enter)(void); /* xt_exit_guard_enter and its twin: every call is between them */
   void (*leave)(void);
   void *(*alloc)(size_t size); /* tensor memory */
   void (*free)(void *block);
@@ -152,7 +152,7 @@ typedef struct {
   xt_status (*archive_load)(const xt_archive_io *io, xt_archive_items *out, xt_error *error);
 } xt_torch_api;
 
-#define XT_TORCH_LAYOUT (sizeof(xt_tensor) * 1000003 + sizeof(xt_torch_api) * 1009 + sizeof(xt_torch_host))
+#define XT_TORCH_ABI (sizeof(xt_tensor) * 1000003 + sizeof(xt_torch_api) * 1009 + sizeof(xt_torch_host))
 
 /* The one symbol of extorch_torch.so. */
 #define XT_TORCH_SYMBOL "xt_torch_open"

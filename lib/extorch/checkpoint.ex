@@ -142,7 +142,7 @@ defmodule ExTorch.Checkpoint do
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
   def entry(%__MODULE__{} = ckpt, name) when is_binary(name) do
-    case ask(ckpt, &Native.checkpoint_find(&1, name)) do
+    case ask(ckpt, &Native.checkpoint_entry(&1, name)) do
       {:ok, [entry]} -> {:ok, entry}
       {:ok, []} -> {:error, not_found(ckpt, name)}
       {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
@@ -153,7 +153,7 @@ defmodule ExTorch.Checkpoint do
   def entry(%__MODULE__{} = ckpt, path) when is_list(path) do
     found =
       if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
-        with {:ok, several} <- ask(ckpt, &Native.checkpoint_find(&1, Enum.join(path, "."))) do
+        with {:ok, several} <- ask(ckpt, &Native.checkpoint_entry(&1, Enum.join(path, "."))) do
           # a name with very many owners is looked for one by one
           {:ok, if(length(several) < 20, do: several, else: entries(ckpt))}
         end
@@ -380,7 +380,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp read_bytes(ckpt, name, offset, length) do
-    case ask(ckpt, &Native.checkpoint_read(&1, name, offset, length, ckpt.options.verify)) do
+    case ask(ckpt, &Native.checkpoint_read_record(&1, name, offset, length, ckpt.options.verify)) do
       {:ok, nil} -> {:error, no_record(ckpt, name)}
       other -> other
     end

@@ -67,9 +67,9 @@ defmodule ExTorch.Memory do
 
   # One round frees the garbage itself; more of them what it owned in turn.
   defp collect(rounds) do
-    mark = Native.collect_mark()
+    mark = Native.memory_collect_begin()
     :erlang.garbage_collect()
-    Native.collect_wait(mark, rounds, @wait_milliseconds)
+    Native.memory_collect_wait(mark, rounds, @wait_milliseconds)
     Process.put(@key, {0, threshold()})
     :ok
   end

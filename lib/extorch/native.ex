@@ -20,7 +20,7 @@ defmodule ExTorch.Native do
     threads = Application.get_env(:extorch, :num_threads, 0)
 
     with :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
-         {:ok, libraries, 0} <- torch_open(Path.join(dir, "extorch_torch.so"), threads) do
+         {:ok, libraries, 0} <- native_load(Path.join(dir, "extorch_torch.so"), threads) do
       memory_set_budget(ExTorch.Config.budget())
       warn_of_others(libraries)
     else
@@ -46,14 +46,14 @@ defmodule ExTorch.Native do
     :ok
   end
 
-  @spec torch_open(String.t(), non_neg_integer()) :: result([String.t()])
-  def torch_open(_path, _threads), do: :erlang.nif_error(:not_loaded)
+  @spec native_load(String.t(), non_neg_integer()) :: result([String.t()])
+  def native_load(_path, _threads), do: :erlang.nif_error(:not_loaded)
 
-  @spec torch_info() :: {String.t(), pos_integer()}
-  def torch_info, do: :erlang.nif_error(:not_loaded)
+  @spec info() :: {String.t(), pos_integer()}
+  def info, do: :erlang.nif_error(:not_loaded)
 
-  @spec torch_seed(non_neg_integer()) :: :ok
-  def torch_seed(_seed), do: :erlang.nif_error(:not_loaded)
+  @spec manual_seed(non_neg_integer()) :: :ok
+  def manual_seed(_seed), do: :erlang.nif_error(:not_loaded)
 
   @spec torch_empty_call() :: :ok
   def torch_empty_call, do: :erlang.nif_error(:not_loaded)
@@ -76,18 +76,18 @@ defmodule ExTorch.Native do
   @spec memory_set_budget(non_neg_integer() | :infinity) :: :ok
   def memory_set_budget(_bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec collect_mark() :: reference()
-  def collect_mark, do: :erlang.nif_error(:not_loaded)
+  @spec memory_collect_begin() :: reference()
+  def memory_collect_begin, do: :erlang.nif_error(:not_loaded)
 
-  @spec collect_wait(reference(), pos_integer(), non_neg_integer()) :: boolean()
-  def collect_wait(_mark, _rounds, _milliseconds), do: :erlang.nif_error(:not_loaded)
+  @spec memory_collect_wait(reference(), pos_integer(), non_neg_integer()) :: boolean()
+  def memory_collect_wait(_mark, _rounds, _milliseconds), do: :erlang.nif_error(:not_loaded)
 
   @spec op(String.t(), list(), [{atom() | String.t(), term()}]) :: result(term())
   def op(_name, _args, _kwargs), do: :erlang.nif_error(:not_loaded)
 
-  @spec tensor_from_list(number() | boolean() | list(), atom(), ExTorch.Device.device()) ::
+  @spec tensor(number() | boolean() | list(), atom(), ExTorch.Device.device()) ::
           result(ExTorch.Tensor.t())
-  def tensor_from_list(_list, _dtype, _device), do: :erlang.nif_error(:not_loaded)
+  def tensor(_list, _dtype, _device), do: :erlang.nif_error(:not_loaded)
 
   @spec tensor_to_list(ExTorch.Tensor.t()) :: result(term())
   def tensor_to_list(_tensor), do: :erlang.nif_error(:not_loaded)
@@ -107,24 +107,24 @@ defmodule ExTorch.Native do
   @spec tensor_requires_grad(ExTorch.Tensor.t()) :: result(boolean())
   def tensor_requires_grad(_tensor), do: :erlang.nif_error(:not_loaded)
 
-  @spec tensor_with_requires_grad(ExTorch.Tensor.t(), boolean()) :: result(ExTorch.Tensor.t())
-  def tensor_with_requires_grad(_tensor, _flag), do: :erlang.nif_error(:not_loaded)
+  @spec tensor_set_requires_grad(ExTorch.Tensor.t(), boolean()) :: result(ExTorch.Tensor.t())
+  def tensor_set_requires_grad(_tensor, _flag), do: :erlang.nif_error(:not_loaded)
 
   @spec tensor_release(ExTorch.Tensor.t()) :: :ok
   def tensor_release(_tensor), do: :erlang.nif_error(:not_loaded)
 
-  @spec blob_to(ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
+  @spec blob_to_blob(ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
           result(ExTorch.Tensor.Blob.t())
-  def blob_to(_tensor), do: :erlang.nif_error(:not_loaded)
+  def blob_to_blob(_tensor), do: :erlang.nif_error(:not_loaded)
 
-  @spec blob_from(map(), term(), boolean()) :: result(ExTorch.Tensor.t())
-  def blob_from(_info, _owner, _validate), do: :erlang.nif_error(:not_loaded)
+  @spec blob_from_blob(map(), term(), boolean()) :: result(ExTorch.Tensor.t())
+  def blob_from_blob(_info, _owner, _validate), do: :erlang.nif_error(:not_loaded)
 
   @spec lease_keep(ExTorch.Tensor.t()) :: result(non_neg_integer())
   def lease_keep(_tensor), do: :erlang.nif_error(:not_loaded)
 
-  @spec lease_end(non_neg_integer()) :: boolean()
-  def lease_end(_address), do: :erlang.nif_error(:not_loaded)
+  @spec lease_release(non_neg_integer()) :: boolean()
+  def lease_release(_address), do: :erlang.nif_error(:not_loaded)
 
   @type checkpoint :: reference()
   @type checkpoint_options ::
@@ -137,12 +137,12 @@ defmodule ExTorch.Native do
   @spec checkpoint_open_binary(binary(), checkpoint_options()) :: result(checkpoint())
   def checkpoint_open_binary(_binary, _options), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_begin(non_neg_integer(), checkpoint_options()) ::
+  @spec source_reader_open(non_neg_integer(), checkpoint_options()) ::
           result({checkpoint(), tuple() | :open})
-  def checkpoint_begin(_size, _options), do: :erlang.nif_error(:not_loaded)
+  def source_reader_open(_size, _options), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_give(checkpoint(), binary()) :: result(tuple() | :open)
-  def checkpoint_give(_checkpoint, _bytes), do: :erlang.nif_error(:not_loaded)
+  @spec source_reader_fill(checkpoint(), binary()) :: result(tuple() | :open)
+  def source_reader_fill(_checkpoint, _bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_close(checkpoint()) :: boolean()
   def checkpoint_close(_checkpoint), do: :erlang.nif_error(:not_loaded)
@@ -153,8 +153,8 @@ defmodule ExTorch.Native do
   @spec checkpoint_entries(checkpoint()) :: result([ExTorch.Checkpoint.Entry.t()])
   def checkpoint_entries(_checkpoint), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_find(checkpoint(), String.t()) :: result([ExTorch.Checkpoint.Entry.t()])
-  def checkpoint_find(_checkpoint, _name), do: :erlang.nif_error(:not_loaded)
+  @spec checkpoint_entry(checkpoint(), String.t()) :: result([ExTorch.Checkpoint.Entry.t()])
+  def checkpoint_entry(_checkpoint, _name), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_about(checkpoint()) :: result({map(), [map()], [String.t()]})
   def checkpoint_about(_checkpoint), do: :erlang.nif_error(:not_loaded)
@@ -166,15 +166,15 @@ defmodule ExTorch.Native do
           result(ExTorch.Tensor.t())
   def checkpoint_tensor(_checkpoint, _index, _verify), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_load_begin(checkpoint(), [non_neg_integer()] | :all, boolean()) ::
+  @spec batch_load_begin(checkpoint(), [non_neg_integer()] | :all, boolean()) ::
           result({reference(), non_neg_integer(), non_neg_integer()})
-  def checkpoint_load_begin(_checkpoint, _indices, _verify), do: :erlang.nif_error(:not_loaded)
+  def batch_load_begin(_checkpoint, _indices, _verify), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_load_step(reference(), non_neg_integer()) ::
+  @spec batch_load_step(reference(), non_neg_integer()) ::
           result({:more, non_neg_integer()} | {:done, list()})
-  def checkpoint_load_step(_loading, _bytes), do: :erlang.nif_error(:not_loaded)
+  def batch_load_step(_loading, _bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_read(
+  @spec checkpoint_read_record(
           checkpoint(),
           String.t(),
           non_neg_integer(),
@@ -182,18 +182,18 @@ defmodule ExTorch.Native do
           boolean()
         ) ::
           result(binary() | nil)
-  def checkpoint_read(_checkpoint, _name, _from, _size, _verify),
+  def checkpoint_read_record(_checkpoint, _name, _from, _size, _verify),
     do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_where(checkpoint(), target(), boolean()) :: result(tuple() | nil)
-  def checkpoint_where(_checkpoint, _target, _whole), do: :erlang.nif_error(:not_loaded)
+  @spec source_reader_locate(checkpoint(), target(), boolean()) :: result(tuple() | nil)
+  def source_reader_locate(_checkpoint, _target, _whole), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_place(checkpoint(), target(), binary()) :: result(:ok)
-  def checkpoint_place(_checkpoint, _target, _header), do: :erlang.nif_error(:not_loaded)
+  @spec source_reader_check_header(checkpoint(), target(), binary()) :: result(:ok)
+  def source_reader_check_header(_checkpoint, _target, _header), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_made_of(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
+  @spec source_reader_decode(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
           result(ExTorch.Tensor.t() | binary())
-  def checkpoint_made_of(_checkpoint, _target, _verify, _offset, _bytes),
+  def source_reader_decode(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
 
   # ---- Streams ----
@@ -201,29 +201,29 @@ defmodule ExTorch.Native do
   @type stream :: reference()
   @type ready :: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}]
 
-  @spec stream_begin(checkpoint_options(), non_neg_integer()) :: result({stream(), checkpoint()})
-  def stream_begin(_options, _spool_bytes), do: :erlang.nif_error(:not_loaded)
+  @spec loader_new(checkpoint_options(), non_neg_integer()) :: result({stream(), checkpoint()})
+  def loader_new(_options, _spool_bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec stream_claim(stream(), non_neg_integer()) :: result(:ok)
-  def stream_claim(_stream, _number), do: :erlang.nif_error(:not_loaded)
+  @spec loader_claim(stream(), non_neg_integer()) :: result(:ok)
+  def loader_claim(_stream, _number), do: :erlang.nif_error(:not_loaded)
 
-  @spec stream_release(stream(), boolean()) :: non_neg_integer()
-  def stream_release(_stream, _over), do: :erlang.nif_error(:not_loaded)
+  @spec loader_release(stream(), boolean()) :: non_neg_integer()
+  def loader_release(_stream, _over), do: :erlang.nif_error(:not_loaded)
 
-  @spec stream_select(stream(), [non_neg_integer()] | :all) ::
+  @spec loader_select(stream(), [non_neg_integer()] | :all) ::
           result({non_neg_integer(), non_neg_integer()})
-  def stream_select(_stream, _indices), do: :erlang.nif_error(:not_loaded)
+  def loader_select(_stream, _indices), do: :erlang.nif_error(:not_loaded)
 
-  @spec stream_feed(stream(), binary()) ::
+  @spec loader_feed(stream(), binary()) ::
           result(
             :described
             | {:again | :more, non_neg_integer(), non_neg_integer(), ready()}
             | {:done, non_neg_integer(), ready()}
           )
-  def stream_feed(_stream, _binary), do: :erlang.nif_error(:not_loaded)
+  def loader_feed(_stream, _binary), do: :erlang.nif_error(:not_loaded)
 
-  @spec stream_end(stream()) :: {:error, ExTorch.Error.t()}
-  def stream_end(_stream), do: :erlang.nif_error(:not_loaded)
+  @spec loader_ended(stream()) :: {:error, ExTorch.Error.t()}
+  def loader_ended(_stream), do: :erlang.nif_error(:not_loaded)
 
   # ---- JSON ----
 
@@ -232,30 +232,30 @@ defmodule ExTorch.Native do
 
   # ---- Saving ----
 
-  @spec save_begin(term(), atom(), String.t(), {boolean(), boolean()}, [{String.t(), String.t()}]) ::
+  @spec saver_begin(term(), atom(), String.t(), {boolean(), boolean()}, [{String.t(), String.t()}]) ::
           result({reference(), non_neg_integer()})
-  def save_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(:not_loaded)
+  def saver_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(:not_loaded)
 
-  @spec save_open(reference(), binary(), boolean()) :: result(:ok)
-  def save_open(_saving, _path, _fsync), do: :erlang.nif_error(:not_loaded)
+  @spec saver_open(reference(), binary(), boolean()) :: result(:ok)
+  def saver_open(_saving, _path, _fsync), do: :erlang.nif_error(:not_loaded)
 
-  @spec save_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
-  def save_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  @spec saver_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
+  def saver_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
 
-  @spec save_next(reference(), pos_integer()) ::
+  @spec saver_next(reference(), pos_integer()) ::
           result({:more | :done, non_neg_integer(), iodata()})
-  def save_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  def saver_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
 
   # ---- Files that appear whole ----
 
-  @spec outfile_open(binary()) :: result(reference())
-  def outfile_open(_path), do: :erlang.nif_error(:not_loaded)
+  @spec atomic_file_open(binary()) :: result(reference())
+  def atomic_file_open(_path), do: :erlang.nif_error(:not_loaded)
 
-  @spec outfile_write(reference(), binary()) :: result(:ok)
-  def outfile_write(_outfile, _data), do: :erlang.nif_error(:not_loaded)
+  @spec atomic_file_write(reference(), binary()) :: result(:ok)
+  def atomic_file_write(_outfile, _data), do: :erlang.nif_error(:not_loaded)
 
-  @spec outfile_close(reference(), boolean()) :: result(:ok)
-  def outfile_close(_outfile, _commit), do: :erlang.nif_error(:not_loaded)
+  @spec atomic_file_close(reference(), boolean()) :: result(:ok)
+  def atomic_file_close(_outfile, _commit), do: :erlang.nif_error(:not_loaded)
 
   # ---- LibTorch's own archives ----
 

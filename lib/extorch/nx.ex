@@ -57,7 +57,7 @@ if Code.ensure_loaded?(Nx) do
     @spec release(Nx.Tensor.t()) :: boolean()
     def release(%Nx.Tensor{} = nx) do
       case pointer(nx) do
-        {:ok, address, _size} -> Native.lease_end(address)
+        {:ok, address, _size} -> Native.lease_release(address)
         :error -> false
       end
     end
@@ -100,7 +100,7 @@ if Code.ensure_loaded?(Nx) do
         Nx.from_pointer(backend, pointer, type, tensor.shape, names: names)
       rescue
         error ->
-          Native.lease_end(address)
+          Native.lease_release(address)
           reraise error, __STACKTRACE__
       end
     end

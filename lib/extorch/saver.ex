@@ -27,9 +27,9 @@ defmodule ExTorch.Saver do
          {:ok, {saving, total}} <-
            Memory.run(fn ->
              flags = {options[:compact], options[:duplicate]}
-             Native.save_begin(term, format, root_of(path), flags, metadata)
+             Native.saver_begin(term, format, root_of(path), flags, metadata)
            end),
-         {:ok, :ok} <- Memory.run(fn -> Native.save_open(saving, path, options[:fsync]) end) do
+         {:ok, :ok} <- Memory.run(fn -> Native.saver_open(saving, path, options[:fsync]) end) do
       step(saving, Progress.new(options[:on_progress], total))
     end
     |> Error.located(path)
@@ -61,7 +61,7 @@ defmodule ExTorch.Saver do
 
     with {:ok, term} <- prepare(term, format),
          {:ok, begun} <-
-           Memory.run(fn -> Native.save_begin(term, format, "archive", flags, metadata) end) do
+           Memory.run(fn -> Native.saver_begin(term, format, "archive", flags, metadata) end) do
       begun
     else
       {:error, error} -> raise error
@@ -71,7 +71,7 @@ defmodule ExTorch.Saver do
   defp next(:over, _chunk), do: {:halt, :over}
 
   defp next({saving, progress}, chunk) do
-    case Memory.run!(fn -> Native.save_next(saving, chunk) end) do
+    case Memory.run!(fn -> Native.saver_next(saving, chunk) end) do
       {:more, done, iodata} ->
         {[iodata], {saving, Progress.report(progress, done)}}
 
@@ -84,7 +84,7 @@ defmodule ExTorch.Saver do
   # ---- Into a file ----
 
   defp step(saving, progress) do
-    case Memory.run(fn -> Native.save_step(saving, @step_bytes) end) do
+    case Memory.run(fn -> Native.saver_step(saving, @step_bytes) end) do
       {:ok, {:more, done}} -> step(saving, Progress.report(progress, done))
       {:ok, :done} -> Progress.finish(progress)
       {:error, error} -> {:error, error}

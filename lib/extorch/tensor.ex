@@ -134,7 +134,7 @@ defmodule ExTorch.Tensor do
   @doc "The same tensor, over the same memory, with the mark set or cleared."
   @spec requires_grad(t(), boolean()) :: t()
   def requires_grad(%__MODULE__{} = tensor, flag) when is_boolean(flag) do
-    Memory.run!(fn -> Native.tensor_with_requires_grad(tensor, flag) end)
+    Memory.run!(fn -> Native.tensor_set_requires_grad(tensor, flag) end)
   end
 
   @doc """

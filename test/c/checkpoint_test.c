@@ -9,18 +9,18 @@
 
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
 
-static xt_status open_all(xt_checkpoint *c, xt_reader *reader, xt_error *error) {
+static xt_status open_all(xt_checkpoint *c, xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
   while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size) {
-    status = xt_reader_fetch(reader, need.offset, need.to, need.size, error);
+    status = xt_record_reader_fetch(reader, need.offset, need.to, need.size, error);
     if (status != XT_STATUS_ok) break;
   }
   return status;
 }
 
 /* A sum over all that a tensor sees, so that a view that reaches too far is caught. */
-static unsigned touch(const xt_node_tensor *t, const xt_view *view) {
+static unsigned touch(const xt_tensor_desc *t, const xt_view *view) {
   int64_t index[64] = {0}, elements = 1;
   unsigned sum = 0;
   size_t item = xt_dtype_get(t->dtype)->size;
@@ -34,31 +34,31 @@ static unsigned touch(const xt_node_tensor *t, const xt_view *view) {
   return sum;
 }
 
-static xt_status read_all(xt_checkpoint *c, const xt_reader *reader, xt_error *error) {
-  xt_loader loader;
+static xt_status read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_error *error) {
+  xt_batch_load loader;
   xt_view view;
   bool finished = false;
   xt_status status = XT_STATUS_ok;
-  bool *wanted = calloc(c->meaning.storage_count + 1, 1);
+  bool *wanted = calloc(c->rebuild.storage_count + 1, 1);
   if (!wanted) return XT_STATUS_no_memory;
-  memset(wanted, 1, c->meaning.storage_count);
+  memset(wanted, 1, c->rebuild.storage_count);
   for (size_t i = 0; i < c->index.count && status == XT_STATUS_ok; i++) {
-    const xt_node_tensor *t = c->index.entries[i].tensor;
+    const xt_tensor_desc *t = c->index.entries[i].tensor;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
-    status = xt_reader_view(reader, t, &view, error);
+    status = xt_record_reader_view(reader, t, &view, error);
     if (status == XT_STATUS_ok) touch(t, &view), xt_region_drop(view.region);
   }
-  if (status == XT_STATUS_ok) status = xt_loader_begin(&loader, reader, wanted, error);
+  if (status == XT_STATUS_ok) status = xt_batch_load_begin(&loader, reader, wanted, error);
   else memset(&loader, 0, sizeof loader);
-  while (status == XT_STATUS_ok && !finished) status = xt_loader_step(&loader, 1000, &finished, error);
+  while (status == XT_STATUS_ok && !finished) status = xt_batch_load_step(&loader, 1000, &finished, error);
   for (size_t i = 0; i < c->index.count && status == XT_STATUS_ok; i++) {
-    const xt_node_tensor *t = c->index.entries[i].tensor;
+    const xt_tensor_desc *t = c->index.entries[i].tensor;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
-    xt_reader_over(loader.regions[t->storage], t, &view);
+    xt_record_reader_view_region(loader.regions[t->storage], t, &view);
     touch(t, &view);
     xt_region_drop(view.region);
   }
-  xt_loader_free(&loader);
+  xt_batch_load_free(&loader);
   free(wanted);
   return status;
 }
@@ -72,7 +72,7 @@ static xt_status try_memory(const uint8_t *data, size_t size, bool verify, xt_er
   atomic_init(&memory.references, 1 << 20); /* never freed */
   memset(error, 0, sizeof *error);
   xt_checkpoint_begin(&c, size, 0, &limits, false, verify, error);
-  xt_reader reader = {.checkpoint = &c, .memory = &memory, .verify = verify};
+  xt_record_reader reader = {.checkpoint = &c, .memory = &memory, .verify = verify};
   xt_status status = open_all(&c, &reader, error);
   if (c.unpacked) reader.memory = c.memory;
   if (status == XT_STATUS_ok) status = read_all(&c, &reader, error);
@@ -109,7 +109,7 @@ static void sweep(const char *path) {
   xt_checkpoint c;
   CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
   xt_checkpoint_begin(&c, file.size, 0, &limits, false, true, &error);
-  xt_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
+  xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
   CHECK(open_all(&c, &reader, &error) == XT_STATUS_ok);
   if (c.unpacked) reader.memory = c.memory;
   CHECK(read_all(&c, &reader, &error) == XT_STATUS_ok);

@@ -198,11 +198,11 @@ static void suggest(void) {
 static void probe(void) {
   char *page = mmap(NULL, 3 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(page != MAP_FAILED);
-  CHECK(xt_probe_readable(page, 3 * 4096) && xt_probe_readable(page + 1, 1) && xt_probe_readable(NULL, 0));
+  CHECK(xt_address_readable(page, 3 * 4096) && xt_address_readable(page + 1, 1) && xt_address_readable(NULL, 0));
   CHECK(!munmap(page + 4096, 4096));
-  CHECK(!xt_probe_readable(page, 3 * 4096) && !xt_probe_readable(page, 4097) && xt_probe_readable(page, 4096));
-  CHECK(!mprotect(page, 4096, PROT_NONE) && !xt_probe_readable(page, 1));
-  CHECK(!xt_probe_readable(NULL, 1) && !xt_probe_readable((void *)(UINTPTR_MAX - 3), 100));
+  CHECK(!xt_address_readable(page, 3 * 4096) && !xt_address_readable(page, 4097) && xt_address_readable(page, 4096));
+  CHECK(!mprotect(page, 4096, PROT_NONE) && !xt_address_readable(page, 1));
+  CHECK(!xt_address_readable(NULL, 1) && !xt_address_readable((void *)(UINTPTR_MAX - 3), 100));
   munmap(page, 4096);
   munmap(page + 8192, 4096);
 }
@@ -216,13 +216,13 @@ static void prefault(void) {
       region->data[0] = region->data[region->size - 1] = (uint8_t)i;
       xt_prefault(region, 0, region->size);
       CHECK(region->data[0] == i && region->data[region->size - 1] == i);
-      if (i % 2) xt_prefault_forget(region);
+      if (i % 2) xt_prefault_cancel(region);
       xt_region_drop(region);
     }
   }
   for (int i = 0; i < 10000 && atomic_load(&xt_memory_live.bytes) > bytes; i++) {
     struct timespec pause = {0, 1000000};
-    xt_idle_settle(1);
+    xt_background_settle(1);
     xt_reaper_drain(1000);
     nanosleep(&pause, NULL);
   }
@@ -243,7 +243,7 @@ static void spares(void) {
   memset(third, 3, 9 << 20);
   xt_memory_free(third);
   char *smaller = xt_memory_alloc(3 << 20);
-  CHECK(!xt_spare_take(9 << 20));
+  CHECK(!xt_block_cache_take(9 << 20));
   memset(smaller, 4, 3 << 20);
   xt_memory_free(smaller);
   char *many[12];
@@ -253,18 +253,18 @@ static void spares(void) {
   for (int i = 0; i < 12; i++) CHECK(many[i][0] == i && many[i][((size_t)(14 - i) << 20) - 1] == i);
   for (int i = 0; i < 12; i++) xt_memory_free(many[i]);
   char *huge = xt_memory_alloc(100 << 20);
-  CHECK(!xt_spare_take(2 << 20));
+  CHECK(!xt_block_cache_take(2 << 20));
   xt_memory_free(huge); /* too large to be spared */
-  CHECK(!xt_spare_take(100 << 20));
+  CHECK(!xt_block_cache_take(100 << 20));
   xt_memory_free(xt_memory_alloc(2 << 20));
   nanosleep(&(struct timespec){2, 0}, NULL);
-  CHECK(!xt_spare_take(2 << 20));
+  CHECK(!xt_block_cache_take(2 << 20));
 }
 
-static void pause_long(void *subject, size_t from, size_t to, const atomic_bool *forgotten) {
+static void pause_long(void *subject, size_t from, size_t to, const atomic_bool *cancelled) {
   (void)from, (void)to;
   atomic_store((atomic_int *)subject, 1);
-  while (!atomic_load(forgotten) && xt_idle_pause(500000)) {
+  while (!atomic_load(cancelled) && xt_background_pause(500000)) {
   }
 }
 
@@ -275,16 +275,16 @@ static void idle(void) {
   static atomic_int jobs[20];
   int begun = 0, at_once = 0;
   for (int i = 0; i < 20 && !at_once; i++) {
-    if (!xt_idle_give((xt_idle_job){pause_long, count_drop, &jobs[i], 0, 0})) continue;
+    if (!xt_background_submit((xt_background_job){pause_long, count_drop, &jobs[i], 0, 0})) continue;
     for (int ms = 0; ms < 100 && !atomic_load(&jobs[i]); ms++) nanosleep(&(struct timespec){0, 1000000}, NULL);
     begun += atomic_load(&jobs[i]);
     nanosleep(&(struct timespec){0, 1000000}, NULL);
-    xt_idle_forget(&jobs[i]);
+    xt_background_cancel(&jobs[i]);
     at_once += atomic_load(&jobs[i]) == 11;
   }
   CHECK(at_once || !begun);
   nanosleep(&(struct timespec){0, 600000000}, NULL);
-  xt_idle_settle(1000);
+  xt_background_settle(1000);
   for (int i = 0; i < 20; i++) CHECK(atomic_load(&jobs[i]) <= 11 && atomic_load(&jobs[i]) != 1);
 }
 
@@ -312,21 +312,21 @@ static void checksum(void) {
   for (size_t i = 0; i < MOST; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
   for (unsigned round = 0; round < 200; round++) {
     size_t size = round % 5 ? (size_t)round * 48611 % MOST : MOST, at = 0;
-    xt_checksum *sum = xt_checksum_new(data, size, (xt_keeper){keep, let_go, &kept});
+    xt_checksum *sum = xt_checksum_new(data, size, (xt_owner){keep, let_go, &kept});
     CHECK(sum);
     bool whole = round % 7 != 3;
-    size_t goal = whole ? size : size / 2 / XT_PIECE * XT_PIECE;
+    size_t goal = whole ? size : size / 2 / XT_CHECKSUM_PIECE * XT_CHECKSUM_PIECE;
     while (at < goal) {
-      size_t limit = goal - at < 5 * XT_PIECE ? goal : at + 5 * XT_PIECE;
+      size_t limit = goal - at < 5 * XT_CHECKSUM_PIECE ? goal : at + 5 * XT_CHECKSUM_PIECE;
       xt_checksum_allow(sum, limit);
-      for (; at < limit; at += XT_PIECE) xt_checksum_reach(sum, at + XT_PIECE);
+      for (; at < limit; at += XT_CHECKSUM_PIECE) xt_checksum_reach(sum, at + XT_CHECKSUM_PIECE);
       CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, at < size ? at : size)); /* nobody went further */
     }
     if (whole) CHECK(xt_checksum_value(sum) == libdeflate_crc32(0, data, size));
     xt_checksum_free(sum);
   }
   for (int i = 0; i < 10000 && atomic_load(&kept); i++) {
-    xt_idle_settle(100);
+    xt_background_settle(100);
     nanosleep(&(struct timespec){0, 1000000}, NULL);
   }
   CHECK(!atomic_load(&kept));
@@ -372,20 +372,20 @@ static void give_way(void) {
   bool elsewhere = CPU_COUNT(&before) > 1 && CPU_COUNT(&before) <= 8;
   for (int turns = 0; elsewhere && sched_getcpu() == looker.core;) {
     int64_t began = nanoseconds();
-    xt_give_way();
+    xt_cpu_yield();
     turns += nanoseconds() - began > 10000;
     CHECK(turns < 10);
   }
   atomic_store(&looker.over, true);
   pthread_join(thread, NULL);
-  for (int i = 0; i < 1000; i++) xt_give_way();
+  for (int i = 0; i < 1000; i++) xt_cpu_yield();
   CHECK(!sched_getaffinity(0, sizeof after, &after) && CPU_EQUAL(&before, &after));
 }
 
 static void calls(void) {
-  CHECK(xt_calls_enter());
-  xt_calls_leave();
-  xt_calls_guard_exit();
+  CHECK(xt_exit_guard_enter());
+  xt_exit_guard_leave();
+  xt_exit_guard_install();
 }
 
 int main(void) {

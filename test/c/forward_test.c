@@ -18,7 +18,7 @@ enum { SPOOL = 1 << 20 };
 typedef struct {
   xt_checkpoint checkpoint;
   xt_region memory;
-  xt_loader loader;
+  xt_batch_load loader;
   uint64_t end; /* of the first save */
   bool streams; /* it can be read forward */
 } whole;
@@ -37,25 +37,25 @@ static void open_whole(whole *w, uint8_t *data, size_t size) {
   const char *format = xt_checkpoint_format(c);
   w->streams = !c->unpacked && strcmp(format, "tar");
   w->end = c->next ? c->next : size;
-  bool *wanted = malloc(c->meaning.storage_count + 1);
-  memset(wanted, 1, c->meaning.storage_count + 1);
-  xt_reader reader = {.checkpoint = c, .memory = c->unpacked ? c->memory : &w->memory};
-  CHECK(xt_loader_begin(&w->loader, &reader, wanted, &error) == XT_STATUS_ok);
-  CHECK(xt_loader_step(&w->loader, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
+  bool *wanted = malloc(c->rebuild.storage_count + 1);
+  memset(wanted, 1, c->rebuild.storage_count + 1);
+  xt_record_reader reader = {.checkpoint = c, .memory = c->unpacked ? c->memory : &w->memory};
+  CHECK(xt_batch_load_begin(&w->loader, &reader, wanted, &error) == XT_STATUS_ok);
+  CHECK(xt_batch_load_step(&w->loader, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
   free(wanted);
 }
 
-static void compare(const whole *w, const xt_checkpoint *c, const xt_forward *f) {
-  CHECK(c->index.count == w->checkpoint.index.count && f->storages == w->checkpoint.meaning.storage_count);
+static void compare(const whole *w, const xt_checkpoint *c, const xt_push *p) {
+  CHECK(c->index.count == w->checkpoint.index.count && p->storages == w->checkpoint.rebuild.storage_count);
   for (size_t i = 0; i < c->index.count; i++) {
     const xt_index_entry *a = &c->index.entries[i], *b = &w->checkpoint.index.entries[i];
     CHECK(a->name_size == b->name_size && !memcmp(a->name, b->name, a->name_size));
     CHECK(a->tensor->dtype == b->tensor->dtype && a->tensor->ndim == b->tensor->ndim &&
           a->tensor->storage == b->tensor->storage && a->tensor->offset == b->tensor->offset);
   }
-  for (size_t i = 0; i < f->storages; i++) {
-    const xt_storage *storage = &c->meaning.storages[i];
-    const xt_region *ours = f->regions[i], *theirs = w->loader.regions[i];
+  for (size_t i = 0; i < p->storages; i++) {
+    const xt_storage *storage = &c->rebuild.storages[i];
+    const xt_region *ours = p->regions[i], *theirs = w->loader.regions[i];
     if (!theirs) continue; /* meta */
     CHECK(ours && ours->size >= storage->bytes && !memcmp(ours->data, theirs->data, storage->bytes));
   }
@@ -65,35 +65,35 @@ static void compare(const whole *w, const xt_checkpoint *c, const xt_forward *f)
 static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool verify, const whole *w, size_t *used,
                  xt_error *error) {
   xt_checkpoint c;
-  xt_forward f;
-  xt_forward_event event = XT_FORWARD_MORE;
+  xt_push p;
+  xt_push_event event = XT_PUSH_MORE;
   xt_status status = XT_STATUS_ok;
   size_t from = 0;
   memset(error, 0, sizeof *error);
-  xt_forward_open(&c, &limits, false, verify, error);
-  xt_forward_begin(&f, &c, SPOOL);
-  for (size_t i = 0; i < count && status == XT_STATUS_ok && event != XT_FORWARD_DONE; i++) {
+  xt_push_begin_checkpoint(&c, &limits, false, verify, error);
+  xt_push_begin(&p, &c, SPOOL);
+  for (size_t i = 0; i < count && status == XT_STATUS_ok && event != XT_PUSH_DONE; i++) {
     /* a copy of exactly this size: a byte too far is seen */
     size_t size = cuts[i] - from, at = 0, taken;
     uint8_t *piece = __real_malloc(size ? size : 1);
     memcpy(piece, data + from, size);
     do {
-      status = xt_forward_feed(&f, piece + at, size - at, &taken, &event, error);
+      status = xt_push_feed(&p, piece + at, size - at, &taken, &event, error);
       at += taken;
-    } while (status == XT_STATUS_ok && event != XT_FORWARD_DONE && event != XT_FORWARD_MORE);
+    } while (status == XT_STATUS_ok && event != XT_PUSH_DONE && event != XT_PUSH_MORE);
     free(piece);
-    if (event == XT_FORWARD_MORE && status == XT_STATUS_ok) CHECK(at == size);
+    if (event == XT_PUSH_MORE && status == XT_STATUS_ok) CHECK(at == size);
     *used = from + at;
     from = cuts[i];
   }
-  bool done = status == XT_STATUS_ok && event == XT_FORWARD_DONE;
-  if (done && w) compare(w, &c, &f);
+  bool done = status == XT_STATUS_ok && event == XT_PUSH_DONE;
+  if (done && w) compare(w, &c, &p);
   if (status == XT_STATUS_ok && !done) {
-    CHECK(xt_forward_missing(&f) > 0);
-    CHECK(xt_forward_end(&f, error) != XT_STATUS_ok && error->message[0]);
+    CHECK(xt_push_missing(&p) > 0);
+    CHECK(xt_push_end(&p, error) != XT_STATUS_ok && error->message[0]);
   }
   if (status != XT_STATUS_ok) CHECK(error->message[0] || status == XT_STATUS_no_memory);
-  xt_forward_free(&f);
+  xt_push_free(&p);
   xt_checkpoint_free(&c);
   return done;
 }
@@ -163,7 +163,7 @@ static void sweep(const char *path) {
     }
     fail_at = -1;
   }
-  xt_loader_free(&w.loader);
+  xt_batch_load_free(&w.loader);
   xt_checkpoint_free(&w.checkpoint);
   CHECK(atomic_load(&xt_memory_live.bytes) == 0);
   free(data);

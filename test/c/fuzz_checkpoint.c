@@ -8,12 +8,12 @@
 
 static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
 
-static void read_all(xt_checkpoint *c, const xt_reader *reader, xt_error *error) {
+static void read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_error *error) {
   for (size_t i = 0; i < c->index.count && i < 100; i++) {
-    const xt_node_tensor *t = c->index.entries[i].tensor;
+    const xt_tensor_desc *t = c->index.entries[i].tensor;
     xt_view view;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
-    if (xt_reader_view(reader, t, &view, error) == XT_STATUS_ok) xt_region_drop(view.region);
+    if (xt_record_reader_view(reader, t, &view, error) == XT_STATUS_ok) xt_region_drop(view.region);
   }
 }
 
@@ -24,10 +24,10 @@ static void as_file(const uint8_t *data, size_t size) {
   xt_region memory = {.data = (uint8_t *)data, .size = size};
   atomic_init(&memory.references, 1 << 20);
   xt_checkpoint_begin(&c, size, 0, &limits, false, false, &error);
-  xt_reader reader = {.checkpoint = &c, .memory = &memory};
+  xt_record_reader reader = {.checkpoint = &c, .memory = &memory};
   xt_status status;
   while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
-    if ((status = xt_reader_fetch(&reader, need.offset, need.to, need.size, &error)) != XT_STATUS_ok) break;
+    if ((status = xt_record_reader_fetch(&reader, need.offset, need.to, need.size, &error)) != XT_STATUS_ok) break;
   if (c.unpacked) reader.memory = c.memory;
   if (status == XT_STATUS_ok) read_all(&c, &reader, &error);
   xt_checkpoint_free(&c);
@@ -38,15 +38,15 @@ static void as_pickle(const uint8_t *data, size_t size) {
   xt_error error;
   xt_arena arena = {.limit = 64 << 20};
   xt_index index = {0};
-  xt_meaning meaning = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error};
+  xt_rebuild rebuild = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error};
   xt_node *root;
   size_t used;
-  if (xt_pickle_read(data, size, &meaning, &used, &root) == XT_STATUS_ok) {
+  if (xt_unpickle(data, size, &rebuild, &used, &root) == XT_STATUS_ok) {
     xt_index_limits walk = {100000, 1000};
     xt_index_build(&index, &arena, root, &walk, &error);
   }
   xt_index_free(&index);
-  xt_meaning_free(&meaning);
+  xt_rebuild_free(&rebuild);
   xt_arena_free(&arena);
 }
 

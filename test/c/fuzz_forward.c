@@ -16,11 +16,11 @@ typedef struct {
   uint64_t sum;
 } outcome;
 
-static uint64_t sum_of(const xt_forward *f) {
+static uint64_t sum_of(const xt_push *p) {
   uint64_t sum = 1469598103934665603ull;
-  for (size_t i = 0; i < f->storages; i++)
-    for (size_t at = 0; f->regions[i] && at < f->regions[i]->size; at++)
-      sum = (sum ^ f->regions[i]->data[at]) * 1099511628211ull;
+  for (size_t i = 0; i < p->storages; i++)
+    for (size_t at = 0; p->regions[i] && at < p->regions[i]->size; at++)
+      sum = (sum ^ p->regions[i]->data[at]) * 1099511628211ull;
   return sum;
 }
 
@@ -32,39 +32,39 @@ static size_t piece_size(uint8_t how, uint32_t *seed, size_t left) {
 static outcome run(const uint8_t *data, size_t size, uint8_t how, uint8_t want) {
   xt_error error;
   xt_checkpoint c;
-  xt_forward f;
-  xt_forward_event event = XT_FORWARD_MORE;
+  xt_push p;
+  xt_push_event event = XT_PUSH_MORE;
   outcome out = {0};
   uint32_t seed = how;
   memset(&error, 0, sizeof error);
-  xt_forward_open(&c, &limits, want & 1, want & 2, &error);
-  xt_forward_begin(&f, &c, SPOOL);
+  xt_push_begin_checkpoint(&c, &limits, want & 1, want & 2, &error);
+  xt_push_begin(&p, &c, SPOOL);
   size_t from = 0;
-  while (from < size && out.status == XT_STATUS_ok && event != XT_FORWARD_DONE) {
+  while (from < size && out.status == XT_STATUS_ok && event != XT_PUSH_DONE) {
     size_t n = piece_size(how, &seed, size - from), at = 0, used, idle = 0;
     uint8_t *piece = malloc(n); /* exactly so much: a byte too far is seen */
     memcpy(piece, data + from, n);
     do {
-      out.status = xt_forward_feed(&f, piece + at, n - at, &used, &event, &error);
+      out.status = xt_push_feed(&p, piece + at, n - at, &used, &event, &error);
       if (used > n - at) abort();
       at += used;
       idle = used ? 0 : idle + 1;
-      if (idle > f.storages + 4) abort(); /* events without end */
-      if (event == XT_FORWARD_DESCRIBED && out.status == XT_STATUS_ok && want & 4)
-        for (size_t i = 0; i < f.storages; i++) f.wanted[i] = i % 2;
-    } while (out.status == XT_STATUS_ok && event != XT_FORWARD_DONE && event != XT_FORWARD_MORE);
-    if (out.status == XT_STATUS_ok && event == XT_FORWARD_MORE && at != n) abort();
+      if (idle > p.storages + 4) abort(); /* events without end */
+      if (event == XT_PUSH_DESCRIBED && out.status == XT_STATUS_ok && want & 4)
+        for (size_t i = 0; i < p.storages; i++) p.wanted[i] = i % 2;
+    } while (out.status == XT_STATUS_ok && event != XT_PUSH_DONE && event != XT_PUSH_MORE);
+    if (out.status == XT_STATUS_ok && event == XT_PUSH_MORE && at != n) abort();
     free(piece);
     out.used += at;
     from += n;
   }
-  out.done = out.status == XT_STATUS_ok && event == XT_FORWARD_DONE;
-  if (out.done) out.sum = sum_of(&f);
+  out.done = out.status == XT_STATUS_ok && event == XT_PUSH_DONE;
+  if (out.done) out.sum = sum_of(&p);
   if (out.status == XT_STATUS_ok && !out.done) {
-    if (!xt_forward_missing(&f)) abort(); /* waits for nothing */
-    if (xt_forward_end(&f, &error) == XT_STATUS_ok) abort();
+    if (!xt_push_missing(&p)) abort(); /* waits for nothing */
+    if (xt_push_end(&p, &error) == XT_STATUS_ok) abort();
   }
-  xt_forward_free(&f);
+  xt_push_free(&p);
   xt_checkpoint_free(&c);
   return out;
 }

@@ -34,28 +34,28 @@ static xt_status write_hole(void *context, const void *data, size_t size, xt_err
 }
 
 static void put_tensor(xt_pickler *p, const char *name, const char *key, int64_t numel) {
-  xt_put_text(p, name, strlen(name));
-  xt_put_global(p, "torch._utils\n_rebuild_tensor_v2\n");
-  xt_put_mark(p);
-  xt_put_mark(p);
-  xt_put_text(p, "storage", 7);
-  xt_put_global(p, "torch\nByteStorage\n");
-  xt_put_text(p, key, strlen(key));
-  xt_put_text(p, "cpu", 3);
-  xt_put_int(p, numel);
-  xt_put_tuple(p);
-  xt_put_persistent(p);
-  xt_put_int(p, 0);
-  xt_put_int(p, numel);
-  xt_put_tuple_of(p, 1);
-  xt_put_int(p, 1);
-  xt_put_tuple_of(p, 1);
-  xt_put_bool(p, false);
-  xt_put_global(p, "collections\nOrderedDict\n");
-  xt_put_tuple_of(p, 0);
-  xt_put_reduce(p);
-  xt_put_tuple(p);
-  xt_put_reduce(p);
+  xt_pickler_put_text(p, name, strlen(name));
+  xt_pickler_put_global(p, "torch._utils\n_rebuild_tensor_v2\n");
+  xt_pickler_put_mark(p);
+  xt_pickler_put_mark(p);
+  xt_pickler_put_text(p, "storage", 7);
+  xt_pickler_put_global(p, "torch\nByteStorage\n");
+  xt_pickler_put_text(p, key, strlen(key));
+  xt_pickler_put_text(p, "cpu", 3);
+  xt_pickler_put_int(p, numel);
+  xt_pickler_put_tuple(p);
+  xt_pickler_put_persistent(p);
+  xt_pickler_put_int(p, 0);
+  xt_pickler_put_int(p, numel);
+  xt_pickler_put_tuple_of(p, 1);
+  xt_pickler_put_int(p, 1);
+  xt_pickler_put_tuple_of(p, 1);
+  xt_pickler_put_bool(p, false);
+  xt_pickler_put_global(p, "collections\nOrderedDict\n");
+  xt_pickler_put_tuple_of(p, 0);
+  xt_pickler_put_reduce(p);
+  xt_pickler_put_tuple(p);
+  xt_pickler_put_reduce(p);
 }
 
 static void check_file(const char *path) {
@@ -68,15 +68,15 @@ static void check_file(const char *path) {
   xt_status status;
   CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
   xt_checkpoint_begin(&c, file.size, 0, &limits, false, true, &error);
-  xt_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
+  xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
   while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
-    CHECK(xt_reader_fetch(&reader, need.offset, need.to, need.size, &error) == XT_STATUS_ok);
+    CHECK(xt_record_reader_fetch(&reader, need.offset, need.to, need.size, &error) == XT_STATUS_ok);
   if (status != XT_STATUS_ok) fprintf(stderr, "%s\n", error.message);
   CHECK(status == XT_STATUS_ok && c.index.count == 3);
   CHECK(c.records[0]->size == big && c.records[1]->header > big && c.records[2]->size == 0);
-  CHECK(xt_reader_view(&reader, c.index.entries[1].tensor, &view, &error) == XT_STATUS_ok);
+  CHECK(xt_record_reader_view(&reader, c.index.entries[1].tensor, &view, &error) == XT_STATUS_ok);
   CHECK(!memcmp(view.data, "behind them", 11));
-  CHECK(atomic_load(&c.records[1]->place) % 64 == 0 && atomic_load(&c.records[0]->place) % 64 == 0);
+  CHECK(atomic_load(&c.records[1]->data_offset) % 64 == 0 && atomic_load(&c.records[0]->data_offset) % 64 == 0);
   xt_region_drop(view.region);
   xt_checkpoint_free(&c);
   xt_file_close(&file);
@@ -98,33 +98,33 @@ int main(int argc, char **argv) {
   CHECK(file.fd >= 0);
 
   xt_pickler_begin(&p);
-  xt_put_dict(&p);
-  xt_put_mark(&p);
+  xt_pickler_put_dict(&p);
+  xt_pickler_put_mark(&p);
   put_tensor(&p, "big", "0", (int64_t)big);
   put_tensor(&p, "small", "1", 11);
   put_tensor(&p, "empty", "2", 0);
-  xt_put_set_items(&p);
+  xt_pickler_put_set_items(&p);
   xt_pickler_stop(&p);
   xt_payload payloads[] = {{"0", XT_uint8, (int64_t)big, big, zeros},
                            {"1", XT_uint8, 11, 11, (const uint8_t *)"behind them"},
                            {"2", XT_uint8, 0, 0, NULL}};
-  xt_writer w = {.layout = &xt_write_zip,
-                 .payloads = payloads,
-                 .count = 3,
-                 .pickle = p.out.data,
-                 .pickle_size = p.out.size,
-                 .root = "large",
-                 .keeper = {keep, keep, NULL}}; /* it stays where it is */
+  xt_saver w = {.format = &xt_zip_write,
+                .payloads = payloads,
+                .count = 3,
+                .pickle = p.out.data,
+                .pickle_size = p.out.size,
+                .root = "large",
+                .keeper = {keep, keep, NULL}}; /* it stays where it is */
   xt_sink sink = {.write = write_hole, .context = &file};
-  xt_writer_begin(&w);
+  xt_saver_begin(&w);
   CHECK(w.total == big + 11);
-  for (; !finished; steps++) CHECK(xt_writer_step(&w, &sink, 1 << 30, &finished, &error) == XT_STATUS_ok);
+  for (; !finished; steps++) CHECK(xt_saver_step(&w, &sink, 1 << 30, &finished, &error) == XT_STATUS_ok);
   CHECK(steps == 6 && w.written == w.total);
   CHECK(!ftruncate(file.fd, (off_t)file.at));
   close(file.fd);
-  xt_writer_free(&w);
+  xt_saver_free(&w);
   xt_pickler_free(&p);
-  xt_idle_settle(60000);
+  xt_background_settle(60000);
   munmap(zeros, big);
   check_file(path);
   if (argc == 2) unlink(path);

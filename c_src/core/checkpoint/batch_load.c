@@ -16,7 +16,7 @@ enum {
   ENOUGH_CORES = 2   /* for the reader and for the thread that touches */
 };
 
-static xt_record *record_of(const xt_loader *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
+static xt_record *record_of(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
 
 typedef struct {
   uint64_t at;
@@ -28,9 +28,9 @@ static int by_place(const void *a, const void *b) {
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wanted, xt_error *error) {
+xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, const bool *wanted, xt_error *error) {
   const xt_checkpoint *c = reader->checkpoint;
-  size_t storages = c->meaning.storage_count;
+  size_t storages = c->rebuild.storage_count;
   memset(l, 0, sizeof *l);
   l->reader = *reader;
   l->storages = storages;
@@ -57,16 +57,16 @@ xt_status xt_loader_begin(xt_loader *l, const xt_reader *reader, const bool *wan
 
 static void drop_slab(xt_region *self) { xt_region_drop(self->owner); }
 
-static void finish(xt_loader *l, uint32_t storage, xt_region *region) {
+static void finish(xt_batch_load *l, uint32_t storage, xt_region *region) {
   if (xt_checkpoint_swaps(l->reader.checkpoint, storage))
-    xt_reader_swap(region->data, region->size, l->reader.checkpoint->meaning.storages[storage].element);
+    xt_record_reader_swap(region->data, region->size, l->reader.checkpoint->rebuild.storages[storage].element);
   l->regions[storage] = region;
 }
 
 /* ---- Slabs ---- */
 
 /* How many records from `first` on lie side by side and fit a slab together. */
-static size_t slab_length(const xt_loader *l, size_t first) {
+static size_t slab_length(const xt_batch_load *l, size_t first) {
   size_t n = 0;
   uint64_t start = record_of(l, first)->header;
   for (size_t i = first; i < l->count; i++, n++) {
@@ -78,34 +78,35 @@ static size_t slab_length(const xt_loader *l, size_t first) {
   return n;
 }
 
-static xt_status take_from_slab(xt_loader *l, uint32_t storage, xt_region *slab, uint64_t slab_at, xt_error *error) {
+static xt_status take_from_slab(xt_batch_load *l, uint32_t storage, xt_region *slab, uint64_t slab_at,
+                                xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
-  uint64_t data = atomic_load(&record->place);
+  uint64_t data = atomic_load(&record->data_offset);
   xt_status status = XT_STATUS_ok;
-  if (!data) status = xt_checkpoint_check_place(record, slab->data + (record->header - slab_at), &data, error);
+  if (!data) status = xt_checkpoint_check_header(record, slab->data + (record->header - slab_at), &data, error);
   if (status != XT_STATUS_ok) return status;
   uint8_t *bytes = slab->data + (data - slab_at);
   if (l->reader.verify) status = xt_checkpoint_verify(record, libdeflate_crc32(0, bytes, record->size), error);
   if (status != XT_STATUS_ok) return status;
   xt_region *region;
-  if (xt_reader_aligned(bytes, XT_float64)) { /* wide enough for all */
+  if (xt_record_reader_aligned(bytes, XT_float64)) { /* wide enough for all */
     region = xt_region_foreign(bytes, record->size, slab, drop_slab);
     if (region) xt_region_keep(slab);
   } else {
     region = xt_region_new(record->size ? record->size : 1, 0);
     if (region) memcpy(region->data, bytes, record->size);
   }
-  if (!region) return xt_reader_refused(error);
+  if (!region) return xt_region_refused(error);
   finish(l, storage, region);
   return status;
 }
 
-static xt_status read_slab(xt_loader *l, size_t first, size_t n, xt_error *error) {
+static xt_status read_slab(xt_batch_load *l, size_t first, size_t n, xt_error *error) {
   uint64_t start = record_of(l, first)->header, bytes = 0;
   size_t size = record_of(l, first + n - 1)->end - start;
   xt_region *slab = xt_region_new(size, start);
-  if (!slab) return xt_reader_refused(error);
-  xt_status status = xt_reader_fetch(&l->reader, start, slab->data, size, error);
+  if (!slab) return xt_region_refused(error);
+  xt_status status = xt_record_reader_fetch(&l->reader, start, slab->data, size, error);
   for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++) {
     status = take_from_slab(l, l->order[i], slab, start, error);
     bytes += record_of(l, i)->size;
@@ -122,17 +123,17 @@ static bool is_large(xt_record *record) {
   return record->method == XT_RECORD_STORED && record->end - record->header > SLAB;
 }
 
-static xt_status take_memory(xt_loader *l, uint32_t storage, xt_error *error) {
+static xt_status take_memory(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
   uint64_t data;
-  xt_status status = xt_reader_place(&l->reader, record, &data, error);
+  xt_status status = xt_record_reader_data_offset(&l->reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   l->regions[storage] = xt_region_new(record->size, data % 16 ? 0 : data);
-  return l->regions[storage] ? XT_STATUS_ok : xt_reader_refused(error);
+  return l->regions[storage] ? XT_STATUS_ok : xt_region_refused(error);
 }
 
 /* Takes memory for the large storages to come and has it touched. */
-static xt_status prepare(xt_loader *l, xt_error *error) {
+static xt_status prepare(xt_batch_load *l, xt_error *error) {
   if (l->prepared < l->next) l->prepared = l->next;
   for (; l->helped && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
     if (!is_large(record_of(l, l->prepared))) continue;
@@ -145,7 +146,7 @@ static xt_status prepare(xt_loader *l, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-static xt_status begin_large(xt_loader *l, uint32_t storage, xt_error *error) {
+static xt_status begin_large(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   if (l->regions[storage]) l->ahead -= l->regions[storage]->size;
   else status = take_memory(l, storage, error);
@@ -156,14 +157,14 @@ static xt_status begin_large(xt_loader *l, uint32_t storage, xt_error *error) {
 }
 
 /* The storage in hand is the one before `next`. */
-static xt_status read_piece(xt_loader *l, xt_error *error) {
+static xt_status read_piece(xt_batch_load *l, xt_error *error) {
   xt_record *record = record_of(l, l->next - 1);
   uint64_t data;
-  xt_status status = xt_reader_place(&l->reader, record, &data, error);
+  xt_status status = xt_record_reader_data_offset(&l->reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   size_t size = record->size - l->at < PIECE ? record->size - l->at : PIECE;
   uint8_t *to = l->region->data + l->at;
-  status = xt_reader_fetch(&l->reader, data + l->at, to, size, error);
+  status = xt_record_reader_fetch(&l->reader, data + l->at, to, size, error);
   for (size_t at = 0; l->reader.verify && status == XT_STATUS_ok && at < size; at += CACHED)
     l->crc = libdeflate_crc32(l->crc, to + at, size - at < CACHED ? size - at : CACHED);
   l->at += size;
@@ -171,43 +172,43 @@ static xt_status read_piece(xt_loader *l, xt_error *error) {
   if (status != XT_STATUS_ok || l->at < record->size) return status;
   if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
   if (status != XT_STATUS_ok) return status;
-  if (l->helped) xt_prefault_forget(l->region);
+  if (l->helped) xt_prefault_cancel(l->region);
   finish(l, l->order[l->next - 1], l->region);
   l->region = NULL;
   return status;
 }
 
-static xt_status read_deflated(xt_loader *l, uint32_t storage, xt_error *error) {
+static xt_status read_deflated(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
   xt_region *region;
-  xt_status status = xt_reader_record(&l->reader, record, &region, error);
+  xt_status status = xt_record_reader_whole(&l->reader, record, &region, error);
   if (status == XT_STATUS_ok) finish(l, storage, region);
   l->done += record->size;
   return status;
 }
 
 /* A storage of a file that is in memory: shared, when nothing has to be done to its bytes. */
-static xt_status share(xt_loader *l, uint32_t storage, xt_error *error) {
-  const xt_reader *reader = &l->reader;
+static xt_status share(xt_batch_load *l, uint32_t storage, xt_error *error) {
+  const xt_record_reader *reader = &l->reader;
   xt_record *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
-  xt_status status = xt_reader_place(reader, record, &data, error);
+  xt_status status = xt_record_reader_data_offset(reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   bool inside = data >= XT_INLINE;
   if (!inside && (data > memory->size || record->packed > memory->size - data))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data, "the data ends too early");
   bool as_it_is = !inside && record->method == XT_RECORD_STORED && !xt_checkpoint_swaps(reader->checkpoint, storage) &&
-                  xt_reader_aligned(memory->data + data, XT_float64);
+                  xt_record_reader_aligned(memory->data + data, XT_float64);
   if (as_it_is && reader->verify)
     status = xt_checkpoint_verify(record, libdeflate_crc32(0, memory->data + data, record->size), error);
   if (status != XT_STATUS_ok) return status;
   if (as_it_is) {
     region = xt_region_foreign(memory->data + data, record->size, memory, drop_slab);
-    if (!region) return xt_reader_refused(error);
+    if (!region) return xt_region_refused(error);
     xt_region_keep(memory);
   } else {
-    status = xt_reader_record(reader, record, &region, error);
+    status = xt_record_reader_whole(reader, record, &region, error);
     if (status != XT_STATUS_ok) return status;
   }
   finish(l, storage, region);
@@ -217,7 +218,7 @@ static xt_status share(xt_loader *l, uint32_t storage, xt_error *error) {
 
 /* ---- Steps ---- */
 
-static xt_status read_next(xt_loader *l, xt_error *error) {
+static xt_status read_next(xt_batch_load *l, xt_error *error) {
   if (l->region) return read_piece(l, error);
   size_t first = l->next;
   uint32_t storage = l->order[first];
@@ -228,7 +229,7 @@ static xt_status read_next(xt_loader *l, xt_error *error) {
   return is_large(record_of(l, first)) ? begin_large(l, storage, error) : read_deflated(l, storage, error);
 }
 
-xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error *error) {
+xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, xt_error *error) {
   uint64_t stop_at = l->done + budget;
   xt_status status = XT_STATUS_ok;
   *finished = false;
@@ -239,9 +240,9 @@ xt_status xt_loader_step(xt_loader *l, uint64_t budget, bool *finished, xt_error
   return status;
 }
 
-void xt_loader_free(xt_loader *l) {
+void xt_batch_load_free(xt_batch_load *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) {
-    if (l->helped && l->regions[i]) xt_prefault_forget(l->regions[i]);
+    if (l->helped && l->regions[i]) xt_prefault_cancel(l->regions[i]);
     xt_region_drop(l->regions[i]);
   }
   free(l->regions);

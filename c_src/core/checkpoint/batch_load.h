@@ -11,7 +11,7 @@
 #include "core/memory/prefault.h"
 
 typedef struct {
-  xt_reader reader;
+  xt_record_reader reader;
   xt_region **regions; /* of each storage; filled when the loader is done */
   size_t storages;     /* how many: the checkpoint may be gone when the loader is freed */
   uint32_t *order;     /* storages to read, by their place in the file */
@@ -27,14 +27,14 @@ typedef struct {
   xt_region *region;
   uint64_t at;
   uint32_t crc;
-} xt_loader;
+} xt_batch_load;
 
 /* `wanted` has a flag for each storage. */
-xt_status xt_loader_begin(xt_loader *loader, const xt_reader *reader, const bool *wanted, xt_error *error);
+xt_status xt_batch_load_begin(xt_batch_load *load, const xt_record_reader *reader, const bool *wanted, xt_error *error);
 
 /* Reads about so many bytes more; *finished when there is nothing left. */
-xt_status xt_loader_step(xt_loader *loader, uint64_t budget, bool *finished, xt_error *error);
+xt_status xt_batch_load_step(xt_batch_load *load, uint64_t budget, bool *finished, xt_error *error);
 
-void xt_loader_free(xt_loader *loader);
+void xt_batch_load_free(xt_batch_load *load);
 
 #endif

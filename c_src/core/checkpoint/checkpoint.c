@@ -22,8 +22,8 @@ void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, co
   c->verify = verify;
   c->file_size = file_size;
   c->base = base;
-  c->meaning =
-      (xt_meaning){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
+  c->rebuild =
+      (xt_rebuild){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
 }
 
 const char *xt_checkpoint_format(const xt_checkpoint *c) { return c->script ? "torchscript" : c->format->name; }
@@ -34,24 +34,24 @@ xt_record *xt_checkpoint_find(const xt_checkpoint *c, const char *name, size_t s
   xt_record *record = xt_records_find(&c->directory, name, size);
   if (record) return record;
   if (size > 5 && !memcmp(name, "data/", 5)) name += 5, size -= 5;
-  for (size_t i = 0; i < c->meaning.storage_count; i++)
-    if (c->meaning.storages[i].key_size == size && !memcmp(c->meaning.storages[i].key, name, size))
+  for (size_t i = 0; i < c->rebuild.storage_count; i++)
+    if (c->rebuild.storages[i].key_size == size && !memcmp(c->rebuild.storages[i].key, name, size))
       return c->records[i];
   return NULL;
 }
 
-xt_need xt_checkpoint_place_need(const xt_record *record) {
+xt_need xt_checkpoint_header_need(const xt_record *record) {
   return (xt_need){record->header, XT_ZIP_LOCAL + record->name_size, NULL};
 }
 
-xt_status xt_checkpoint_check_place(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error) {
+xt_status xt_checkpoint_check_header(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error) {
   xt_status status = xt_zip_check_local(record, local, data, error);
-  if (status == XT_STATUS_ok) atomic_store(&record->place, *data);
+  if (status == XT_STATUS_ok) atomic_store(&record->data_offset, *data);
   return status;
 }
 
 bool xt_checkpoint_swaps(const xt_checkpoint *c, uint32_t storage) {
-  const xt_storage *s = &c->meaning.storages[storage];
+  const xt_storage *s = &c->rebuild.storages[storage];
   bool big = s->data ? s->big_endian : c->big_endian;
   return big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
@@ -65,7 +65,7 @@ xt_status xt_checkpoint_verify(const xt_record *record, uint32_t crc, xt_error *
 
 xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error) {
   struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
-  if (!inflater) return xt_opening_no_memory(error);
+  if (!inflater) return xt_open_no_memory(error);
   size_t got = 0;
   enum libdeflate_result result =
       libdeflate_deflate_decompress(inflater, packed, record->packed, to, record->size, &got);
@@ -95,15 +95,15 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   if (c->format) return c->format->step(c, need, error);
   uint64_t left = c->file_size > c->base ? c->file_size - c->base : 0;
   if (!c->head) {
-    c->head_size = left < XT_SNIFF_SIZE ? left : XT_SNIFF_SIZE;
+    c->head_size = left < XT_DETECT_SIZE ? left : XT_DETECT_SIZE;
     if (c->base && !left)
       return xt_error_set(error, XT_STATUS_bad_argument,
                           "offset %" PRIu64 " is at or past the end of the file, which has %" PRIu64 " bytes", c->base,
                           c->file_size);
-    if (!c->head_size) return xt_sniff(NULL, 0, &c->format, error);
-    return xt_opening_ask(c, &c->head, c->base, c->head_size, need, error);
+    if (!c->head_size) return xt_detect(NULL, 0, &c->format, error);
+    return xt_open_ask(c, &c->head, c->base, c->head_size, need, error);
   }
-  xt_status status = xt_sniff(c->head, c->head_size, &c->format, error);
+  xt_status status = xt_detect(c->head, c->head_size, &c->format, error);
   if (status != XT_STATUS_ok) return status;
   if (c->base && !c->format->anywhere)
     return xt_error_set(error, XT_STATUS_unsupported,
@@ -134,7 +134,7 @@ void xt_checkpoint_free(xt_checkpoint *c) {
   free(c->inlined);
   xt_region_drop(c->memory);
   xt_index_free(&c->index);
-  xt_meaning_free(&c->meaning);
+  xt_rebuild_free(&c->rebuild);
   xt_records_free(&c->directory);
   xt_arena_free(&c->arena);
   memset(c, 0, sizeof *c);

@@ -34,7 +34,7 @@ typedef struct xt_checkpoint {
   const xt_format *format;
   xt_records directory;
   xt_arena arena;
-  xt_meaning meaning;
+  xt_rebuild rebuild;
   xt_index index;
   xt_node *root;
   xt_record **records; /* of each storage; NULL where it has none (meta) */
@@ -74,8 +74,8 @@ const char *xt_checkpoint_format(const xt_checkpoint *c);
 xt_record *xt_checkpoint_find(const xt_checkpoint *c, const char *name, size_t size);
 
 /* The bytes of a record's own header that check_place wants to see. */
-xt_need xt_checkpoint_place_need(const xt_record *record);
-xt_status xt_checkpoint_check_place(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error);
+xt_need xt_checkpoint_header_need(const xt_record *record);
+xt_status xt_checkpoint_check_header(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error);
 
 /* Are the bytes of its elements the other way round than this machine's? */
 bool xt_checkpoint_swaps(const xt_checkpoint *c, uint32_t storage);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { XT_PIECE = 256 << 10 }; /* is read for its checksum and written while it is in the cache */
+enum { XT_CHECKSUM_PIECE = 256 << 10 }; /* is read for its checksum and written while it is in the cache */
 
 typedef struct xt_checksum xt_checksum;
 
@@ -15,10 +15,10 @@ typedef struct {
   void (*keep)(void *owner);
   void (*drop)(void *owner);
   void *owner;
-} xt_keeper;
+} xt_owner;
 
 /* NULL without memory for it. */
-xt_checksum *xt_checksum_new(const uint8_t *data, size_t size, xt_keeper keeper);
+xt_checksum *xt_checksum_new(const uint8_t *data, size_t size, xt_owner keeper);
 
 /* The bytes before `limit`, a whole number of pieces or all, are about to be written: the idle thread may count them.
  * It never goes further, since what is not written yet may still be changed. */

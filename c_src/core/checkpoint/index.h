@@ -15,7 +15,7 @@ typedef struct {
   const char *name; /* dotted */
   size_t name_size;
   const xt_path *path; /* the last step; NULL for the root */
-  const xt_node_tensor *tensor;
+  const xt_tensor_desc *tensor;
 } xt_index_entry;
 
 typedef struct {

@@ -11,7 +11,7 @@ enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
 
 enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
 
-xt_status xt_opening_no_memory(xt_error *error) {
+xt_status xt_open_no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
 }
 
@@ -28,7 +28,7 @@ static void **new_slot(xt_checkpoint *c) {
   return &c->buffers[c->buffer_count];
 }
 
-void *xt_opening_alloc(xt_checkpoint *c, size_t size) {
+void *xt_open_alloc(xt_checkpoint *c, size_t size) {
   void **slot = new_slot(c);
   void *buffer = slot ? calloc(1, size ? size : 1) : NULL;
   if (!buffer) return NULL;
@@ -36,8 +36,8 @@ void *xt_opening_alloc(xt_checkpoint *c, size_t size) {
   return *slot = buffer;
 }
 
-xt_status xt_opening_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
-                         xt_error *error) {
+xt_status xt_open_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
+                      xt_error *error) {
   if (size >= LARGE) { /* there it has huge pages */
     *buffer = xt_arena_alloc(&c->arena, size, 1);
   } else {
@@ -45,7 +45,7 @@ xt_status xt_opening_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, ui
     *buffer = slot ? malloc(size ? size : 1) : NULL;
     if (*buffer) c->buffers[c->buffer_count++] = *buffer;
   }
-  if (!*buffer) return xt_opening_no_memory(error);
+  if (!*buffer) return xt_open_no_memory(error);
   *need = (xt_need){offset, size, *buffer};
   return XT_STATUS_ok;
 }
@@ -83,7 +83,7 @@ const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, ui
   /* What is at its end already stays: a window that only grows keeps its start. */
   bool grows = offset == w->at && w->size;
   if (!resize(c, w, size)) {
-    *status = xt_opening_no_memory(error);
+    *status = xt_open_no_memory(error);
     return NULL;
   }
   size_t kept = grows ? w->size : 0;
@@ -95,28 +95,28 @@ const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, ui
 
 bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need, xt_error *error,
                       xt_status *status) {
-  if (w->pickle != offset) w->pickle = offset, w->skimmed = (xt_skimmed){0};
+  if (w->pickle != offset) w->pickle = offset, w->scan = (xt_pickle_scan_state){0};
   const uint8_t *data = xt_window_get(c, w, offset, 1, AHEAD, need, error, status);
   if (!data) return false;
   size_t have = w->size - (size_t)(offset - w->at);
-  xt_skimmed *skimmed = &w->skimmed;
-  switch (xt_skim(data, have, skimmed)) {
-  case XT_SKIM_END: *size = skimmed->at; break;
-  case XT_SKIM_BROKEN:
-    *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + skimmed->at),
-                          "the pickle is broken: there is no instruction 0x%02x", data[skimmed->at]);
+  xt_pickle_scan_state *scan = &w->scan;
+  switch (xt_pickle_scan(data, have, scan)) {
+  case XT_SCAN_END: *size = scan->at; break;
+  case XT_SCAN_INVALID:
+    *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + scan->at),
+                          "the pickle is broken: there is no instruction 0x%02x", data[scan->at]);
     return false;
   default:
-    if (skimmed->at > c->limits.pickle_bytes || skimmed->wanted > c->limits.pickle_bytes) {
+    if (scan->at > c->limits.pickle_bytes || scan->wanted > c->limits.pickle_bytes) {
       *status =
-          xt_error_at(error, skimmed->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
+          xt_error_at(error, scan->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
                       "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", c->limits.pickle_bytes);
       return false;
     }
-    xt_window_get(c, w, offset, skimmed->at + skimmed->wanted, have, need, error, status);
+    xt_window_get(c, w, offset, scan->at + scan->wanted, have, need, error, status);
     return false;
   }
-  *skimmed = (xt_skimmed){0};
+  *scan = (xt_pickle_scan_state){0};
   if (*size <= c->limits.pickle_bytes) return true;
   *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
                         "a pickle of %zu bytes; the limit pickle_bytes is %" PRIu64, *size, c->limits.pickle_bytes);
@@ -125,16 +125,16 @@ bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *s
 
 /* ---- The tree ---- */
 
-xt_status xt_opening_first_pickle(xt_checkpoint *c, xt_meaning *meaning, const uint8_t *data, size_t size, int64_t at,
-                                  size_t *used, xt_node **root, xt_error *error) {
-  meaning->error = error;
+xt_status xt_open_first_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
+                               size_t *used, xt_node **root, xt_error *error) {
+  rebuild->error = error;
   /* many small pickles have no more room than one large one */
   if (!c->pickled) c->before_pickles = c->arena.used;
   c->pickled += size < MAX_COUNTED ? size : MAX_COUNTED;
   c->arena.exceeded = false;
   c->arena.limit = c->before_pickles + TREE_BASE + c->pickled * TREE_RATIO;
   error->offset = -1;
-  xt_status status = xt_pickle_read(data, size, meaning, used, root);
+  xt_status status = xt_unpickle(data, size, rebuild, used, root);
   if (status == XT_STATUS_ok) return status;
   if (status == XT_STATUS_no_memory && c->arena.exceeded)
     return xt_error_set(error, XT_STATUS_limit, "the pickle of %zu bytes describes an object of more than %zu", size,
@@ -143,10 +143,10 @@ xt_status xt_opening_first_pickle(xt_checkpoint *c, xt_meaning *meaning, const u
   return status;
 }
 
-xt_status xt_opening_pickle(xt_checkpoint *c, xt_meaning *meaning, const uint8_t *data, size_t size, int64_t at,
-                            xt_node **root, xt_error *error) {
+xt_status xt_open_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
+                         xt_node **root, xt_error *error) {
   size_t used;
-  return xt_opening_first_pickle(c, meaning, data, size, at, &used, root, error);
+  return xt_open_first_pickle(c, rebuild, data, size, at, &used, root, error);
 }
 
 static bool is_meta(const xt_storage *storage) {
@@ -154,7 +154,7 @@ static bool is_meta(const xt_storage *storage) {
 }
 
 static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
-  const xt_storage *storage = &c->meaning.storages[i];
+  const xt_storage *storage = &c->rebuild.storages[i];
   char name[128] = "data/";
   size_t prefix = storage->key_size > 10 && !memcmp(storage->key, "constants/", 10) ? 0 : 5;
   if (storage->key_size > sizeof name - 6) return xt_error_set(error, XT_STATUS_corrupt, "a storage's key is too long");
@@ -173,32 +173,32 @@ static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
 }
 
 static void place_inline(xt_checkpoint *c, size_t i) {
-  const xt_storage *storage = &c->meaning.storages[i];
+  const xt_storage *storage = &c->rebuild.storages[i];
   xt_record *record = &c->inlined[i];
   record->name = storage->key;
   record->name_size = storage->key_size;
-  xt_record_place(record, XT_INLINE + (uintptr_t)storage->data, storage->bytes);
+  xt_record_set_data(record, XT_INLINE + (uintptr_t)storage->data, storage->bytes);
   c->records[i] = record;
 }
 
-xt_status xt_opening_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error) {
-  size_t count = c->meaning.storage_count;
+xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error) {
+  size_t count = c->rebuild.storage_count;
   bool any_inline = false;
-  for (size_t i = 0; i < count; i++) any_inline |= c->meaning.storages[i].data != NULL;
+  for (size_t i = 0; i < count; i++) any_inline |= c->rebuild.storages[i].data != NULL;
   if (!c->records) c->records = calloc(count + 1, sizeof *c->records);
   if (any_inline) c->inlined = calloc(count, sizeof *c->inlined);
-  if (!c->records || (any_inline && !c->inlined)) return xt_opening_no_memory(error);
+  if (!c->records || (any_inline && !c->inlined)) return xt_open_no_memory(error);
   for (size_t i = 0; i < count; i++) {
     xt_status status = XT_STATUS_ok;
-    if (c->meaning.storages[i].data) place_inline(c, i);
-    else if (!c->records[i] && !is_meta(&c->meaning.storages[i])) status = find_record(c, i, error);
+    if (c->rebuild.storages[i].data) place_inline(c, i);
+    else if (!c->records[i] && !is_meta(&c->rebuild.storages[i])) status = find_record(c, i, error);
     if (status != XT_STATUS_ok) return status;
   }
   c->arena.exceeded = false;
   c->arena.limit = c->arena.used + TREE_BASE + (pickle_size < MAX_COUNTED ? pickle_size : MAX_COUNTED) * TREE_RATIO;
   uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
   xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
-  if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_opening_no_memory(error);
+  if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_open_no_memory(error);
   xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
   if (status == XT_STATUS_no_memory && c->arena.exceeded)

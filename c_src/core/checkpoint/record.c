@@ -25,17 +25,17 @@ xt_record *xt_records_add(xt_records *records, const char *name, size_t name_siz
   return record;
 }
 
-void xt_record_place(xt_record *record, uint64_t place, uint64_t size) {
-  record->header = place;
+void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size) {
+  record->header = data_offset;
   record->packed = record->size = size;
-  record->end = place + size;
-  atomic_store(&record->place, place);
+  record->end = data_offset + size;
+  atomic_store(&record->data_offset, data_offset);
 }
 
-xt_record *xt_records_add_placed(xt_records *records, const char *name, size_t name_size, uint64_t place, uint64_t size,
-                                 bool *taken) {
+xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t name_size, uint64_t data_offset,
+                                 uint64_t size, bool *taken) {
   xt_record *record = xt_records_add(records, name, name_size, taken);
-  if (record) xt_record_place(record, place, size);
+  if (record) xt_record_set_data(record, data_offset, size);
   return record;
 }
 

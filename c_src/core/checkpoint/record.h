@@ -18,8 +18,8 @@ typedef struct {
   size_t name_size;
   uint64_t header; /* where it begins; a zip has a header of its own before the data */
   uint64_t packed, size;
-  uint64_t end;                /* nothing of this record lies at or past here */
-  atomic_uint_least64_t place; /* where the data begins; 0: that is found when the record is first read */
+  uint64_t end;                      /* nothing of this record lies at or past here */
+  atomic_uint_least64_t data_offset; /* where the data begins; 0: that is found when the record is first read */
   uint32_t crc;
   uint16_t flags, method;
   bool has_crc;
@@ -40,9 +40,9 @@ bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool
 xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken);
 
 /* A stored record whose data is at a known place. */
-xt_record *xt_records_add_placed(xt_records *records, const char *name, size_t name_size, uint64_t place, uint64_t size,
-                                 bool *taken);
-void xt_record_place(xt_record *record, uint64_t place, uint64_t size);
+xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t name_size, uint64_t data_offset,
+                                 uint64_t size, bool *taken);
+void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size);
 
 /* The record of a name below the root folder ("data.pkl"), or of the whole name; NULL when there is none. */
 xt_record *xt_records_find(const xt_records *records, const char *name, size_t name_size);

@@ -15,7 +15,7 @@ enum {
   SMALL_SPAN = 64 << 10 /* and so is a small one in any case */
 };
 
-xt_status xt_reader_refused(xt_error *error) {
+xt_status xt_region_refused(xt_error *error) {
   if (xt_memory_refused() == XT_REFUSED_BUDGET) {
     xt_error_set(error, XT_STATUS_limit,
                  "the budget of native memory is used up; release tensors or raise `config :extorch, budget:`");
@@ -25,7 +25,7 @@ xt_status xt_reader_refused(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "the system has no memory left for this tensor");
 }
 
-bool xt_reader_aligned(const void *data, xt_dtype dtype) {
+bool xt_record_reader_aligned(const void *data, xt_dtype dtype) {
   const xt_dtype_info *info = xt_dtype_get(dtype);
   return (uintptr_t)data % (info->kind == XT_KIND_COMPLEX ? info->size / 2 : info->size) == 0;
 }
@@ -33,14 +33,14 @@ bool xt_reader_aligned(const void *data, xt_dtype dtype) {
 /* ---- Bytes ---- */
 
 /* The bytes at an offset of the file, when they are in memory. */
-static uint8_t *in_memory(const xt_reader *r, uint64_t offset, uint64_t size) {
+static uint8_t *in_memory(const xt_record_reader *r, uint64_t offset, uint64_t size) {
   if (!r->memory || offset < r->memory_at || offset - r->memory_at > r->memory->size ||
       size > r->memory->size - (offset - r->memory_at))
     return NULL;
   return r->memory->data + (offset - r->memory_at);
 }
 
-xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
+xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
   if (offset >= XT_INLINE) {
     memcpy(to, (const void *)(uintptr_t)(offset - XT_INLINE), size);
     return XT_STATUS_ok;
@@ -52,7 +52,7 @@ xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t 
     return XT_STATUS_ok;
   }
   for (size_t at = 0; at < size; at += CHUNK) {
-    if (size >= WINDOW) xt_give_way();
+    if (size >= WINDOW) xt_cpu_yield();
     if (r->stop && r->stop(r->context)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
     xt_status status =
         xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);
@@ -61,38 +61,39 @@ xt_status xt_reader_fetch(const xt_reader *r, uint64_t offset, void *to, size_t 
   return XT_STATUS_ok;
 }
 
-xt_status xt_reader_place(const xt_reader *r, xt_record *entry, uint64_t *data, xt_error *error) {
+xt_status xt_record_reader_data_offset(const xt_record_reader *r, xt_record *entry, uint64_t *data, xt_error *error) {
   uint8_t small[256], *local = small;
-  *data = atomic_load(&entry->place);
+  *data = atomic_load(&entry->data_offset);
   if (*data) return XT_STATUS_ok;
-  xt_need need = xt_checkpoint_place_need(entry);
+  xt_need need = xt_checkpoint_header_need(entry);
   if (need.size > sizeof small) local = malloc(need.size);
   if (!local) return xt_error_set(error, XT_STATUS_no_memory, "no memory for a record's header");
-  xt_status status = xt_reader_fetch(r, need.offset, local, need.size, error);
-  if (status == XT_STATUS_ok) status = xt_checkpoint_check_place(entry, local, data, error);
+  xt_status status = xt_record_reader_fetch(r, need.offset, local, need.size, error);
+  if (status == XT_STATUS_ok) status = xt_checkpoint_check_header(entry, local, data, error);
   if (local != small) free(local);
   return status;
 }
 
-static xt_status inflate_into(const xt_reader *r, xt_record *entry, uint64_t data, uint8_t *to, xt_error *error) {
+static xt_status inflate_into(const xt_record_reader *r, xt_record *entry, uint64_t data, uint8_t *to,
+                              xt_error *error) {
   void *packed = xt_memory_alloc(entry->packed ? entry->packed : 1);
-  if (!packed) return xt_reader_refused(error);
-  xt_status status = xt_reader_fetch(r, data, packed, entry->packed, error);
+  if (!packed) return xt_region_refused(error);
+  xt_status status = xt_record_reader_fetch(r, data, packed, entry->packed, error);
   if (status == XT_STATUS_ok) status = xt_checkpoint_inflate(entry, packed, to, error);
   xt_memory_free(packed);
   return status;
 }
 
-xt_status xt_reader_record(const xt_reader *r, xt_record *entry, xt_region **out, xt_error *error) {
+xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt_region **out, xt_error *error) {
   uint64_t data;
   xt_status status = xt_checkpoint_check_method(entry, error);
-  if (status == XT_STATUS_ok) status = xt_reader_place(r, entry, &data, error);
+  if (status == XT_STATUS_ok) status = xt_record_reader_data_offset(r, entry, &data, error);
   if (status != XT_STATUS_ok) return status;
   /* congruent with the file, unless that would carry a bad alignment over */
   xt_region *region = xt_region_new(entry->size ? entry->size : 1, data % 16 ? 0 : data);
-  if (!region) return xt_reader_refused(error);
+  if (!region) return xt_region_refused(error);
   if (entry->method == XT_RECORD_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
-  else status = xt_reader_fetch(r, data, region->data, entry->size, error);
+  else status = xt_record_reader_fetch(r, data, region->data, entry->size, error);
   if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED)
     status = xt_checkpoint_verify(entry, libdeflate_crc32(0, region->data, entry->size), error);
   if (status != XT_STATUS_ok) xt_region_drop(region);
@@ -100,24 +101,25 @@ xt_status xt_reader_record(const xt_reader *r, xt_record *entry, xt_region **out
   return status;
 }
 
-xt_status xt_reader_range(const xt_reader *r, xt_record *entry, uint64_t from, size_t size, void *to, xt_error *error) {
+xt_status xt_record_reader_range(const xt_record_reader *r, xt_record *entry, uint64_t from, size_t size, void *to,
+                                 xt_error *error) {
   uint64_t data;
   if (from > entry->size || size > entry->size - from)
     return xt_error_set(error, XT_STATUS_bad_argument, "the range ends at byte %llu of a record of %llu",
                         (unsigned long long)(from + size), (unsigned long long)entry->size);
   if (entry->method == XT_RECORD_STORED && !r->verify) {
-    xt_status status = xt_reader_place(r, entry, &data, error);
-    return status == XT_STATUS_ok ? xt_reader_fetch(r, data + from, to, size, error) : status;
+    xt_status status = xt_record_reader_data_offset(r, entry, &data, error);
+    return status == XT_STATUS_ok ? xt_record_reader_fetch(r, data + from, to, size, error) : status;
   }
   xt_region *whole;
-  xt_status status = xt_reader_record(r, entry, &whole, error);
+  xt_status status = xt_record_reader_whole(r, entry, &whole, error);
   if (status != XT_STATUS_ok) return status;
   memcpy(to, whole->data + from, size);
   xt_region_drop(whole);
   return status;
 }
 
-void xt_reader_swap(uint8_t *data, size_t size, xt_dtype dtype) {
+void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype) {
   size_t item = xt_dtype_get(dtype)->size;
   if (xt_dtype_get(dtype)->kind == XT_KIND_COMPLEX) item /= 2;
   for (; item > 1 && size >= item; data += item, size -= item)
@@ -139,7 +141,7 @@ typedef struct {
   uint32_t dims[XT_READER_DIMS];
 } layout;
 
-static layout layout_of(const xt_node_tensor *t) {
+static layout layout_of(const xt_tensor_desc *t) {
   layout l = {.numel = 1, .span = 1, .run = 1, .outer = t->ndim};
   for (uint32_t d = 0; d < t->ndim; d++) {
     l.numel *= t->sizes[d];
@@ -158,7 +160,7 @@ static layout layout_of(const xt_node_tensor *t) {
 }
 
 /* The strides of the elements once they lie side by side in that order. */
-static void gathered_strides(const xt_node_tensor *t, const layout *l, int64_t *strides) {
+static void gathered_strides(const xt_tensor_desc *t, const layout *l, int64_t *strides) {
   int64_t step = 1;
   for (uint32_t i = t->ndim; i-- > 0;) {
     strides[l->dims[i]] = step;
@@ -167,7 +169,7 @@ static void gathered_strides(const xt_node_tensor *t, const layout *l, int64_t *
 }
 
 /* Reads run after run through a window that moves with them. */
-static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layout *l, uint64_t base, uint8_t *to,
+static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, const layout *l, uint64_t base, uint8_t *to,
                         xt_error *error) {
   size_t item = xt_dtype_get(t->dtype)->size, run = (size_t)l->run * item;
   int64_t index[XT_READER_DIMS] = {0};
@@ -181,12 +183,12 @@ static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layou
     uint64_t at = base;
     for (uint32_t i = 0; i < l->outer; i++) at += (uint64_t)(index[i] * t->strides[l->dims[i]]) * item;
     if (!windowed) {
-      status = xt_reader_fetch(r, at, to, run, error);
+      status = xt_record_reader_fetch(r, at, to, run, error);
     } else {
       if (at < window_at || at + run > window_end) {
         window_at = at;
         window_end = end - at < WINDOW ? end : at + WINDOW;
-        status = xt_reader_fetch(r, window_at, window, window_end - window_at, error);
+        status = xt_record_reader_fetch(r, window_at, window, window_end - window_at, error);
       }
       if (status == XT_STATUS_ok) memcpy(to, window + (at - window_at), run);
     }
@@ -196,9 +198,9 @@ static xt_status gather(const xt_reader *r, const xt_node_tensor *t, const layou
   return status;
 }
 
-static xt_status whole_record_view(const xt_reader *r, const xt_node_tensor *t, xt_record *record, xt_view *out,
+static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_desc *t, xt_record *record, xt_view *out,
                                    xt_error *error) {
-  xt_status status = xt_reader_record(r, record, &out->region, error);
+  xt_status status = xt_record_reader_whole(r, record, &out->region, error);
   if (status != XT_STATUS_ok) return status;
   out->data = out->region->data + (uint64_t)t->offset * xt_dtype_get(t->dtype)->size;
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
@@ -206,15 +208,16 @@ static xt_status whole_record_view(const xt_reader *r, const xt_node_tensor *t, 
 }
 
 /* The memory itself, where nothing has to be done to the bytes. */
-static bool shared_view(const xt_reader *r, const xt_node_tensor *t, uint64_t start, size_t bytes, xt_view *out) {
+static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
+                        xt_view *out) {
   out->data = in_memory(r, start, bytes);
-  if (!out->data || !bytes || !xt_reader_aligned(out->data, t->dtype)) return false;
+  if (!out->data || !bytes || !xt_record_reader_aligned(out->data, t->dtype)) return false;
   out->region = xt_region_keep(r->memory);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   return true;
 }
 
-xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *out, xt_error *error) {
+xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc *t, xt_view *out, xt_error *error) {
   xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
   layout l = layout_of(t);
@@ -225,7 +228,7 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
   if (!record) return xt_error_set(error, XT_STATUS_unsupported, "a meta tensor has a shape and a dtype but no values");
   if (!l.numel) {
     out->region = xt_region_new(1, 0);
-    if (!out->region) return xt_reader_refused(error);
+    if (!out->region) return xt_region_refused(error);
     out->data = out->region->data;
     memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
     return XT_STATUS_ok;
@@ -233,30 +236,30 @@ xt_status xt_reader_view(const xt_reader *r, const xt_node_tensor *t, xt_view *o
   if (record->method == XT_RECORD_DEFLATED || r->verify) {
     status = whole_record_view(r, t, record, out, error);
     if (status == XT_STATUS_ok && swap)
-      xt_reader_swap(out->region->data, record->size, r->checkpoint->meaning.storages[t->storage].element);
+      xt_record_reader_swap(out->region->data, record->size, r->checkpoint->rebuild.storages[t->storage].element);
     return status;
   }
-  status = xt_reader_place(r, record, &data, error);
+  status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   uint64_t start = data + (uint64_t)t->offset * item, span = (uint64_t)l.span * item, bytes = (uint64_t)l.numel * item;
   if (!swap && shared_view(r, t, start, span, out)) return XT_STATUS_ok;
   bool whole = span <= SMALL_SPAN || span <= bytes * DENSE;
   out->region = xt_region_new(whole ? span : bytes, whole && start % item == 0 && start < XT_INLINE ? start : 0);
-  if (!out->region) return xt_reader_refused(error);
+  if (!out->region) return xt_region_refused(error);
   out->data = out->region->data;
   if (whole) memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   else gathered_strides(t, &l, out->strides);
-  status = whole ? xt_reader_fetch(r, start, out->data, span, error) : gather(r, t, &l, start, out->data, error);
+  status = whole ? xt_record_reader_fetch(r, start, out->data, span, error) : gather(r, t, &l, start, out->data, error);
   if (status != XT_STATUS_ok) {
     xt_region_drop(out->region);
     out->region = NULL;
   } else if (swap) {
-    xt_reader_swap(out->data, out->region->size, t->dtype);
+    xt_record_reader_swap(out->data, out->region->size, t->dtype);
   }
   return status;
 }
 
-void xt_reader_over(xt_region *storage, const xt_node_tensor *t, xt_view *out) {
+void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *t, xt_view *out) {
   bool empty = false;
   for (uint32_t d = 0; d < t->ndim; d++) empty |= t->sizes[d] == 0;
   out->region = xt_region_keep(storage);
@@ -264,7 +267,8 @@ void xt_reader_over(xt_region *storage, const xt_node_tensor *t, xt_view *out) {
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
 }
 
-void xt_reader_span(const xt_reader *r, const xt_node_tensor *t, uint64_t data, uint64_t *offset, uint64_t *size) {
+void xt_record_reader_span(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t data, uint64_t *offset,
+                           uint64_t *size) {
   xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
   bool whole = record->method == XT_RECORD_DEFLATED || r->verify;

@@ -11,154 +11,155 @@ enum {
 };
 enum { BEGIN, PAYLOADS, END, OVER };
 
-void xt_writer_begin(xt_writer *w) {
-  w->total = 0;
-  for (size_t i = 0; i < w->count; i++) w->total += w->payloads[i].bytes;
+void xt_saver_begin(xt_saver *s) {
+  s->total = 0;
+  for (size_t i = 0; i < s->count; i++) s->total += s->payloads[i].bytes;
 }
 
-void xt_writer_append(xt_writer *w, const void *data, size_t size) {
-  if (size <= SMALL || w->long_part) {
-    xt_buffer_put(&w->out, data, size);
+void xt_saver_append(xt_saver *s, const void *data, size_t size) {
+  if (size <= SMALL || s->long_part) {
+    xt_buffer_put(&s->out, data, size);
     return;
   }
-  w->long_part = data;
-  w->long_size = size;
-  w->long_at = w->out.size;
+  s->long_part = data;
+  s->long_size = size;
+  s->long_at = s->out.size;
 }
 
-static xt_status put(xt_writer *w, const xt_sink *sink, const void *data, size_t size, xt_error *error) {
-  w->flushed += size;
+static xt_status put(xt_saver *s, const xt_sink *sink, const void *data, size_t size, xt_error *error) {
+  s->flushed += size;
   return size ? sink->write(sink->context, data, size, error) : XT_STATUS_ok;
 }
 
-static xt_status flush(xt_writer *w, const xt_sink *sink, xt_error *error) {
-  if (w->out.failed || w->central.failed)
+static xt_status flush(xt_saver *s, const xt_sink *sink, xt_error *error) {
+  if (s->out.failed || s->central.failed)
     return xt_error_set(error, XT_STATUS_no_memory, "no memory for the checkpoint's directory");
-  if (!w->out.size && !w->long_part) return XT_STATUS_ok;
-  const void *part = w->long_part;
-  size_t size = w->long_size, first = w->long_at, rest = w->out.size - first;
-  w->long_part = NULL;
-  w->long_size = w->long_at = w->out.size = 0;
-  xt_status status = put(w, sink, w->out.data, first, error);
-  if (status == XT_STATUS_ok) status = put(w, sink, part, size, error);
-  return status == XT_STATUS_ok ? put(w, sink, w->out.data + first, rest, error) : status;
+  if (!s->out.size && !s->long_part) return XT_STATUS_ok;
+  const void *part = s->long_part;
+  size_t size = s->long_size, first = s->long_at, rest = s->out.size - first;
+  s->long_part = NULL;
+  s->long_size = s->long_at = s->out.size = 0;
+  xt_status status = put(s, sink, s->out.data, first, error);
+  if (status == XT_STATUS_ok) status = put(s, sink, part, size, error);
+  return status == XT_STATUS_ok ? put(s, sink, s->out.data + first, rest, error) : status;
 }
 
 /* Small payloads lie anywhere: those that come soon are brought into the cache meanwhile. */
-static void look_ahead(const xt_writer *w) {
+static void look_ahead(const xt_saver *s) {
   enum { SOON = 8, LINE = 64, LINES = 4 };
-  if (w->count - w->next <= SOON) return;
-  const xt_payload *payload = &w->payloads[w->next + SOON];
+  if (s->count - s->next <= SOON) return;
+  const xt_payload *payload = &s->payloads[s->next + SOON];
   for (uint64_t at = 0; payload->data && at < payload->bytes && at < LINES * LINE; at += LINE)
     __builtin_prefetch(payload->data + at);
 }
 
-static xt_status write_piece(xt_writer *w, const xt_sink *sink, uint64_t most, xt_error *error) {
-  const xt_payload *payload = &w->payloads[w->next];
-  size_t size = payload->bytes - w->at < XT_PIECE ? (size_t)(payload->bytes - w->at) : XT_PIECE;
-  if (payload->bytes > SMALL && size > most && !w->sum) size = (size_t)most;
-  const uint8_t *from = w->data + w->at;
+static xt_status write_piece(xt_saver *s, const xt_sink *sink, uint64_t most, xt_error *error) {
+  const xt_payload *payload = &s->payloads[s->next];
+  size_t size = payload->bytes - s->at < XT_CHECKSUM_PIECE ? (size_t)(payload->bytes - s->at) : XT_CHECKSUM_PIECE;
+  if (payload->bytes > SMALL && size > most && !s->sum) size = (size_t)most;
+  const uint8_t *from = s->data + s->at;
   xt_status status = XT_STATUS_ok;
-  if (w->sum) xt_checksum_reach(w->sum, w->at + size);
-  else if (w->layout->crc) w->crc = libdeflate_crc32(w->crc, from, size);
+  if (s->sum) xt_checksum_reach(s->sum, s->at + size);
+  else if (s->format->crc) s->crc = libdeflate_crc32(s->crc, from, size);
   if (payload->bytes <= SMALL) {
-    xt_buffer_put(&w->out, from, size);
+    xt_buffer_put(&s->out, from, size);
   } else {
-    status = flush(w, sink, error);
+    status = flush(s, sink, error);
     if (status == XT_STATUS_ok)
-      status = sink->share ? sink->share(sink->context, w->next, from, size, error)
+      status = sink->share ? sink->share(sink->context, s->next, from, size, error)
                            : sink->write(sink->context, from, size, error);
-    w->flushed += size;
+    s->flushed += size;
   }
-  w->at += size;
-  w->written += size;
+  s->at += size;
+  s->written += size;
   return status;
 }
 
-static xt_status begin_payload(xt_writer *w, xt_error *error) {
-  const xt_payload *payload = &w->payloads[w->next];
-  w->at = 0;
-  w->crc = 0;
-  w->data = payload->data;
+static xt_status begin_payload(xt_saver *s, xt_error *error) {
+  const xt_payload *payload = &s->payloads[s->next];
+  s->at = 0;
+  s->crc = 0;
+  s->data = payload->data;
   xt_status status = XT_STATUS_ok;
   /* first what may fail and be tried again */
-  if (!w->data && payload->bytes) status = w->fetch(w->context, w->next, &w->data, error);
-  if (status == XT_STATUS_ok && w->layout->before) w->layout->before(w, w->next);
+  if (!s->data && payload->bytes) status = s->fetch(s->context, s->next, &s->data, error);
+  if (status == XT_STATUS_ok && s->format->before) s->format->before(s, s->next);
   return status;
 }
 
 /* The idle thread may count what this step will write. Not where payloads are shared: their readers decide when the
  * next step comes. Nor where files are mapped: it could wait for a disk. */
-static void get_help(xt_writer *w, const xt_sink *sink, uint64_t stop_at) {
-  const xt_payload *payload = &w->payloads[w->next];
-  bool suits = w->layout->crc && payload->data && payload->bytes >= HELPED && w->keeper.keep && !sink->share;
-  if (!w->sum && !w->at && suits && !atomic_load(&xt_memory_live.mapped))
-    w->sum = xt_checksum_new(w->data, payload->bytes, w->keeper);
-  if (!w->sum) return;
-  uint64_t end = w->at + (stop_at - w->written);
-  xt_checksum_allow(w->sum, end < payload->bytes ? (end + XT_PIECE - 1) / XT_PIECE * XT_PIECE : payload->bytes);
+static void get_help(xt_saver *s, const xt_sink *sink, uint64_t stop_at) {
+  const xt_payload *payload = &s->payloads[s->next];
+  bool suits = s->format->crc && payload->data && payload->bytes >= HELPED && s->keeper.keep && !sink->share;
+  if (!s->sum && !s->at && suits && !atomic_load(&xt_memory_live.mapped))
+    s->sum = xt_checksum_new(s->data, payload->bytes, s->keeper);
+  if (!s->sum) return;
+  uint64_t end = s->at + (stop_at - s->written);
+  xt_checksum_allow(s->sum, end < payload->bytes ? (end + XT_CHECKSUM_PIECE - 1) / XT_CHECKSUM_PIECE * XT_CHECKSUM_PIECE
+                                                 : payload->bytes);
 }
 
-static xt_status write_payload(xt_writer *w, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
+static xt_status write_payload(xt_saver *s, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
   xt_status status = XT_STATUS_ok;
-  const xt_payload *payload = &w->payloads[w->next];
-  look_ahead(w);
-  if (!*begun) status = begin_payload(w, error);
+  const xt_payload *payload = &s->payloads[s->next];
+  look_ahead(s);
+  if (!*begun) status = begin_payload(s, error);
   *begun = true;
-  if (status == XT_STATUS_ok) get_help(w, sink, stop_at);
-  while (status == XT_STATUS_ok && w->at < payload->bytes && w->written < stop_at)
-    status = write_piece(w, sink, stop_at - w->written, error);
-  if (status != XT_STATUS_ok || w->at < payload->bytes) return status;
-  if (!payload->data && payload->bytes) w->done(w->context, w->next);
-  if (w->sum) w->crc = xt_checksum_value(w->sum);
-  xt_writer_stop(w);
-  if (w->layout->after) w->layout->after(w, w->next, w->crc);
-  w->next++;
+  if (status == XT_STATUS_ok) get_help(s, sink, stop_at);
+  while (status == XT_STATUS_ok && s->at < payload->bytes && s->written < stop_at)
+    status = write_piece(s, sink, stop_at - s->written, error);
+  if (status != XT_STATUS_ok || s->at < payload->bytes) return status;
+  if (!payload->data && payload->bytes) s->done(s->context, s->next);
+  if (s->sum) s->crc = xt_checksum_value(s->sum);
+  xt_saver_stop(s);
+  if (s->format->after) s->format->after(s, s->next, s->crc);
+  s->next++;
   *begun = false;
-  return w->out.size >= GATHER || w->long_part ? flush(w, sink, error) : status;
+  return s->out.size >= GATHER || s->long_part ? flush(s, sink, error) : status;
 }
 
-xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {
-  uint64_t stop_at = w->written + budget;
+xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {
+  uint64_t stop_at = s->written + budget;
   xt_status status = XT_STATUS_ok;
-  bool begun = w->data != NULL && w->phase == PAYLOADS;
+  bool begun = s->data != NULL && s->phase == PAYLOADS;
   *finished = false;
   error->collect = false;
-  if (w->failed) return xt_error_set(error, XT_STATUS_stale, "this save failed before; begin again");
-  if (w->phase == BEGIN) {
-    w->layout->begin(w);
-    w->phase = PAYLOADS;
+  if (s->failed) return xt_error_set(error, XT_STATUS_stale, "this save failed before; begin again");
+  if (s->phase == BEGIN) {
+    s->format->begin(s);
+    s->phase = PAYLOADS;
   }
-  while (status == XT_STATUS_ok && w->phase == PAYLOADS && w->written < stop_at) {
-    if (w->next == w->count) w->phase = END;
-    else status = write_payload(w, sink, stop_at, &begun, error);
-    if (!begun) w->data = NULL;
+  while (status == XT_STATUS_ok && s->phase == PAYLOADS && s->written < stop_at) {
+    if (s->next == s->count) s->phase = END;
+    else status = write_payload(s, sink, stop_at, &begun, error);
+    if (!begun) s->data = NULL;
   }
-  if (status == XT_STATUS_ok && w->phase == END) {
-    if (w->layout->end) w->layout->end(w);
-    status = flush(w, sink, error);
-    w->phase = OVER;
+  if (status == XT_STATUS_ok && s->phase == END) {
+    if (s->format->end) s->format->end(s);
+    status = flush(s, sink, error);
+    s->phase = OVER;
   }
-  w->failed = status != XT_STATUS_ok && !error->collect;
-  if (w->failed) xt_writer_stop(w);
-  *finished = w->phase == OVER && status == XT_STATUS_ok;
+  s->failed = status != XT_STATUS_ok && !error->collect;
+  if (s->failed) xt_saver_stop(s);
+  *finished = s->phase == OVER && status == XT_STATUS_ok;
   return status;
 }
 
-bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes) {
-  if (w->failed || w->phase != PAYLOADS || !w->data || w->next >= w->count) return false;
-  uint64_t left = w->payloads[w->next].bytes - w->at;
-  return left > XT_PIECE && bytes < left - XT_PIECE;
+bool xt_saver_in_payload(const xt_saver *s, uint64_t bytes) {
+  if (s->failed || s->phase != PAYLOADS || !s->data || s->next >= s->count) return false;
+  uint64_t left = s->payloads[s->next].bytes - s->at;
+  return left > XT_CHECKSUM_PIECE && bytes < left - XT_CHECKSUM_PIECE;
 }
 
-void xt_writer_stop(xt_writer *w) {
-  xt_checksum_free(w->sum);
-  w->sum = NULL;
+void xt_saver_stop(xt_saver *s) {
+  xt_checksum_free(s->sum);
+  s->sum = NULL;
 }
 
-void xt_writer_free(xt_writer *w) {
-  xt_writer_stop(w);
-  if (w->data && w->next < w->count && !w->payloads[w->next].data) w->done(w->context, w->next);
-  xt_buffer_free(&w->out);
-  xt_buffer_free(&w->central);
+void xt_saver_free(xt_saver *s) {
+  xt_saver_stop(s);
+  if (s->data && s->next < s->count && !s->payloads[s->next].data) s->done(s->context, s->next);
+  xt_buffer_free(&s->out);
+  xt_buffer_free(&s->central);
 }

@@ -1,7 +1,7 @@
 /* Writing checkpoints, in one pass and without seeking back: everything that stands before the payload is known before
  * it, and checksums come after it. Payload bytes go from where they are to the sink; small things are gathered.
  *
- *   xt_writer_begin → xt_writer_step (about so many bytes) until *finished → xt_writer_free
+ *   xt_saver_begin → xt_saver_step (about so many bytes) until *finished → xt_saver_free
  */
 #ifndef XT_CHECKPOINT_SAVER_H
 #define XT_CHECKPOINT_SAVER_H
@@ -36,25 +36,25 @@ typedef struct {
   const int64_t *sizes;
 } xt_named_tensor;
 
-typedef struct xt_writer xt_writer;
+typedef struct xt_saver xt_saver;
 
 /* A format: what stands around the payloads. Each appends to w->out; NULL where there is nothing. */
 typedef struct {
   const char *name;
   bool crc; /* `after` wants one */
-  void (*begin)(xt_writer *w);
-  void (*before)(xt_writer *w, size_t payload);
-  void (*after)(xt_writer *w, size_t payload, uint32_t crc);
-  void (*end)(xt_writer *w);
-} xt_layout_writer;
+  void (*begin)(xt_saver *s);
+  void (*before)(xt_saver *s, size_t payload);
+  void (*after)(xt_saver *s, size_t payload, uint32_t crc);
+  void (*end)(xt_saver *s);
+} xt_format_writer;
 
 /* "F32"; NULL for dtypes that safetensors does not have. */
 const char *xt_safetensors_dtype(xt_dtype dtype);
 
-extern const xt_layout_writer xt_write_zip, xt_write_legacy, xt_write_stream, xt_write_safetensors;
+extern const xt_format_writer xt_zip_write, xt_legacy_write, xt_torch_stream_write, xt_safetensors_write;
 
-struct xt_writer {
-  const xt_layout_writer *layout;
+struct xt_saver {
+  const xt_format_writer *format;
   xt_payload *payloads; /* in the order they are written */
   size_t count;
   const uint8_t *pickle;
@@ -65,7 +65,7 @@ struct xt_writer {
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
   void (*done)(void *context, size_t payload); /* with what was fetched */
   void *context;
-  xt_keeper keeper;        /* of what need not be fetched; without one nobody helps with checksums */
+  xt_owner keeper;         /* of what need not be fetched; without one nobody helps with checksums */
   uint64_t total, written; /* payload bytes */
 
   /* the writer's own */
@@ -87,21 +87,21 @@ struct xt_writer {
 };
 
 /* Fill in what is above first. After an error with `collect` set a step may be tried again; after any other not. */
-void xt_writer_begin(xt_writer *w);
-xt_status xt_writer_step(xt_writer *w, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
-void xt_writer_free(xt_writer *w);
+void xt_saver_begin(xt_saver *s);
+xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
+void xt_saver_free(xt_saver *s);
 
 /* Nobody will write on: whoever helps lets go of what it keeps. */
-void xt_writer_stop(xt_writer *w);
+void xt_saver_stop(xt_saver *s);
 
 /* Are the next so many bytes those of a large payload that is in memory, and not its last? */
-bool xt_writer_in_payload(const xt_writer *w, uint64_t bytes);
+bool xt_saver_in_payload(const xt_saver *s, uint64_t bytes);
 
 /* For layouts: appends bytes. More than 64 KiB of them are not copied, and stay where they are until they are flushed.
  */
-void xt_writer_append(xt_writer *w, const void *data, size_t size);
+void xt_saver_append(xt_saver *s, const void *data, size_t size);
 
 /* Where the next byte of w->out will stand. */
-static inline uint64_t xt_writer_at(const xt_writer *w) { return w->flushed + w->out.size + w->long_size; }
+static inline uint64_t xt_saver_at(const xt_saver *s) { return s->flushed + s->out.size + s->long_size; }
 
 #endif

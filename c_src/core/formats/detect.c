@@ -43,14 +43,14 @@ static bool may_be_old_pickle(const uint8_t *head, size_t size) {
   return size > 2 && strchr("(]}c", head[0]) && head[0];
 }
 
-xt_status xt_sniff(const uint8_t *head, size_t size, const xt_format **format, xt_error *error) {
+xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, xt_error *error) {
   *format = NULL;
   if (size == 0) return xt_error_set(error, XT_STATUS_truncated, "the file is empty");
-  if (starts(head, size, "PK\3\4", 4)) *format = &xt_format_zip;
-  else if (starts(head, size, "\x1f\x8b", 2)) *format = &xt_format_gzip;
-  else if (is_legacy(head, size)) *format = &xt_format_legacy;
-  else if (size >= 512 && !memcmp(head + 257, "ustar", 5)) *format = &xt_format_tar;
-  else if (is_stream(head, size)) *format = &xt_format_stream;
+  if (starts(head, size, "PK\3\4", 4)) *format = &xt_zip_format;
+  else if (starts(head, size, "\x1f\x8b", 2)) *format = &xt_gzip_format;
+  else if (is_legacy(head, size)) *format = &xt_legacy_format;
+  else if (size >= 512 && !memcmp(head + 257, "ustar", 5)) *format = &xt_tar_format;
+  else if (is_stream(head, size)) *format = &xt_torch_stream_format;
   else if (starts(head, size, "PK\5\6", 4))
     return xt_error_set(error, XT_STATUS_corrupt, "the file is a zip with nothing in it");
   else if (starts(head, size, "version https://git-lfs", 23))
@@ -59,9 +59,9 @@ xt_status xt_sniff(const uint8_t *head, size_t size, const xt_format **format, x
   else if (looks_like_html(head, size))
     return xt_error_set(error, XT_STATUS_corrupt,
                         "this is an HTML page, not a checkpoint: the download gave an error page or a login form");
-  else if (is_safetensors(head, size)) *format = &xt_format_safetensors;
-  else if (size > 1 && head[0] == 0x80 && head[1] <= 5) *format = &xt_format_pickle;
-  else if (may_be_old_pickle(head, size)) *format = &xt_format_pickle;
+  else if (is_safetensors(head, size)) *format = &xt_safetensors_format;
+  else if (size > 1 && head[0] == 0x80 && head[1] <= 5) *format = &xt_plain_pickle_format;
+  else if (may_be_old_pickle(head, size)) *format = &xt_plain_pickle_format;
   if (*format) return XT_STATUS_ok;
   return xt_error_set(error, XT_STATUS_corrupt,
                       "this is no checkpoint that ExTorch knows: it begins with %02x %02x %02x %02x", head[0],

@@ -4,9 +4,9 @@
 
 #include "core/checkpoint/checkpoint.h"
 
-enum { XT_SNIFF_SIZE = 1024 };
+enum { XT_DETECT_SIZE = 1024 };
 
 /* The format; or an error that says what was found and what to do. */
-xt_status xt_sniff(const uint8_t *head, size_t size, const xt_format **format, xt_error *error);
+xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, xt_error *error);
 
 #endif

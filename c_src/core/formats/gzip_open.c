@@ -13,7 +13,7 @@ enum { FIRST_GUESS = 1 << 20, MAX_RATIO = 1032 };
 /* What is unpacked may be as large as all tensors together; each is bounded again when it is opened. */
 static xt_status grow(xt_region **region, size_t used, uint64_t size, xt_error *error) {
   xt_region *grown = xt_region_new(size ? size : 1, 0);
-  if (!grown) return xt_reader_refused(error);
+  if (!grown) return xt_region_refused(error);
   if (*region) memcpy(grown->data, (*region)->data, used);
   xt_region_drop(*region);
   *region = grown;
@@ -23,7 +23,7 @@ static xt_status grow(xt_region **region, size_t used, uint64_t size, xt_error *
 /* A gzip is one member after another, each with its length in its last four bytes, modulo 4 GiB. */
 static xt_status unpack(const uint8_t *packed, size_t size, xt_region **out, size_t *used, xt_error *error) {
   struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
-  if (!inflater) return xt_opening_no_memory(error);
+  if (!inflater) return xt_open_no_memory(error);
   uint64_t room = xt_le(packed + size - 4, 4);
   if (room < FIRST_GUESS) room = FIRST_GUESS;
   if (room / MAX_RATIO > size) room = (uint64_t)size * MAX_RATIO;
@@ -53,7 +53,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
       return xt_error_set(error, XT_STATUS_unsupported, "a gzip within a gzip: unpack it first (gunzip)");
     if (c->file_size < 18) return xt_error_set(error, XT_STATUS_truncated, "the gzip is cut off");
     c->memory = xt_region_new(c->file_size, 0);
-    if (!c->memory) return xt_reader_refused(error);
+    if (!c->memory) return xt_region_refused(error);
     c->state = WHOLE;
     *need = (xt_need){0, c->file_size, c->memory->data};
     return XT_STATUS_ok;
@@ -75,4 +75,4 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   return xt_checkpoint_step(c, need, error);
 }
 
-const xt_format xt_format_gzip = {"gzip", false, step};
+const xt_format xt_gzip_format = {"gzip", false, step};

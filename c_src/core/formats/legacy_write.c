@@ -4,7 +4,7 @@
 
 static const uint8_t magic[] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
 
-static void put_pickle(xt_writer *w, xt_pickler *p) {
+static void put_pickle(xt_saver *w, xt_pickler *p) {
   xt_pickler_stop(p);
   xt_buffer_put(&w->out, p->out.data, p->out.size);
   w->out.failed |= p->out.failed;
@@ -16,48 +16,48 @@ static void put_sizes(xt_pickler *p) {
     const char *name;
     int bytes;
   } sizes[] = {{"short", 2}, {"int", 4}, {"long", 4}};
-  xt_put_text(p, "type_sizes", 10);
-  xt_put_dict(p);
-  xt_put_mark(p);
+  xt_pickler_put_text(p, "type_sizes", 10);
+  xt_pickler_put_dict(p);
+  xt_pickler_put_mark(p);
   for (int i = 0; i < 3; i++) {
     size_t size = sizes[i].name[0] == 'i' ? 3 : sizes[i].name[0] == 's' ? 5 : 4;
-    xt_put_text(p, sizes[i].name, size);
-    xt_put_int(p, sizes[i].bytes);
+    xt_pickler_put_text(p, sizes[i].name, size);
+    xt_pickler_put_int(p, sizes[i].bytes);
   }
-  xt_put_set_items(p);
+  xt_pickler_put_set_items(p);
 }
 
-static void begin(xt_writer *w) {
+static void begin(xt_saver *w) {
   xt_pickler p;
   xt_buffer_put(&w->out, "\x80\2\x8a\n", 4);
   xt_buffer_put(&w->out, magic, sizeof magic);
   xt_buffer_byte(&w->out, '.');
   xt_pickler_begin(&p);
-  xt_put_int(&p, 1001);
+  xt_pickler_put_int(&p, 1001);
   put_pickle(w, &p);
   xt_pickler_begin(&p);
-  xt_put_dict(&p);
-  xt_put_mark(&p);
-  xt_put_text(&p, "protocol_version", 16);
-  xt_put_int(&p, 1001);
-  xt_put_text(&p, "little_endian", 13);
-  xt_put_bool(&p, true);
+  xt_pickler_put_dict(&p);
+  xt_pickler_put_mark(&p);
+  xt_pickler_put_text(&p, "protocol_version", 16);
+  xt_pickler_put_int(&p, 1001);
+  xt_pickler_put_text(&p, "little_endian", 13);
+  xt_pickler_put_bool(&p, true);
   put_sizes(&p);
-  xt_put_set_items(&p);
+  xt_pickler_put_set_items(&p);
   put_pickle(w, &p);
-  xt_writer_append(w, w->pickle, w->pickle_size);
+  xt_saver_append(w, w->pickle, w->pickle_size);
   xt_pickler_begin(&p);
-  xt_put_list(&p);
-  xt_put_mark(&p);
+  xt_pickler_put_list(&p);
+  xt_pickler_put_mark(&p);
   for (size_t i = 0; i < w->count; i++) {
     size_t size = 0;
     while (w->payloads[i].key[size]) size++;
-    xt_put_text(&p, w->payloads[i].key, size);
+    xt_pickler_put_text(&p, w->payloads[i].key, size);
   }
-  xt_put_appends(&p);
+  xt_pickler_put_appends(&p);
   put_pickle(w, &p);
 }
 
-static void before(xt_writer *w, size_t i) { xt_buffer_le(&w->out, (uint64_t)w->payloads[i].numel, 8); }
+static void before(xt_saver *w, size_t i) { xt_buffer_le(&w->out, (uint64_t)w->payloads[i].numel, 8); }
 
-const xt_layout_writer xt_write_legacy = {"legacy", false, begin, before, NULL, NULL};
+const xt_format_writer xt_legacy_write = {"legacy", false, begin, before, NULL, NULL};

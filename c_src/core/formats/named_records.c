@@ -7,7 +7,7 @@
 
 #include "core/formats/format.h"
 
-enum { LOCAL = XT_ARCHIVE_STATES, DATA };
+enum { LOCAL = XT_NAMED_RECORDS_STATES, DATA };
 
 /* What opening reads, in this order; only the first must be there. */
 enum { PICKLE, CONSTANTS, BYTEORDER, VERSION, DATA_VERSION, FORMAT_VERSION, ALIGNMENT, WANTED };
@@ -29,14 +29,14 @@ static void keep_text(char *to, size_t room, const uint8_t *data, size_t size) {
   to[size] = 0;
 }
 
-int xt_archive_text(const char *name, size_t size) {
+int xt_named_records_text(const char *name, size_t size) {
   for (int i = BYTEORDER; i < WANTED; i++)
     if (strlen(names[i]) == size && !memcmp(name, names[i], size)) return i;
   return 0;
 }
 
-xt_status xt_archive_take_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,
-                               xt_error *error) {
+xt_status xt_named_records_take_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,
+                                     xt_error *error) {
   switch (text) {
   case BYTEORDER:
     if (size == 3 && !memcmp(data, "big", 3)) c->big_endian = true;
@@ -52,7 +52,8 @@ xt_status xt_archive_take_text(xt_checkpoint *c, int text, const uint8_t *data, 
 
 static xt_status take(xt_checkpoint *c, work *w, const uint8_t *data, xt_error *error) {
   const xt_record *record = w->record;
-  if (w->wanted > CONSTANTS) return xt_archive_take_text(c, (int)w->wanted, data, record->size, record->header, error);
+  if (w->wanted > CONSTANTS)
+    return xt_named_records_take_text(c, (int)w->wanted, data, record->size, record->header, error);
   w->pickles[w->wanted] = data;
   w->sizes[w->wanted] = record->size;
   return XT_STATUS_ok;
@@ -61,8 +62,8 @@ static xt_status take(xt_checkpoint *c, work *w, const uint8_t *data, xt_error *
 /* Offsets in a pickle are offsets in the file, when it is stored as it is. */
 static xt_status parse(xt_checkpoint *c, const work *w, int which, xt_node **root, xt_error *error) {
   const xt_record *record = xt_records_find(&c->directory, names[which], strlen(names[which]));
-  int64_t at = record->method == XT_RECORD_STORED ? (int64_t)atomic_load(&record->place) : -1;
-  return xt_opening_pickle(c, &c->meaning, w->pickles[which], w->sizes[which], at, root, error);
+  int64_t at = record->method == XT_RECORD_STORED ? (int64_t)atomic_load(&record->data_offset) : -1;
+  return xt_open_pickle(c, &c->rebuild, w->pickles[which], w->sizes[which], at, root, error);
 }
 
 static bool put_pair(xt_arena *arena, xt_node *dict, const char *text, xt_node *value) {
@@ -83,7 +84,7 @@ static xt_status name_constants(xt_checkpoint *c, const xt_node *tuple, xt_node 
     made = put_pair(&c->arena, dict, name, tuple->list.items[i]);
   }
   *out = all;
-  return made ? XT_STATUS_ok : xt_opening_no_memory(error);
+  return made ? XT_STATUS_ok : xt_open_no_memory(error);
 }
 
 static xt_status finish(xt_checkpoint *c, const work *w, xt_error *error) {
@@ -91,19 +92,19 @@ static xt_status finish(xt_checkpoint *c, const work *w, xt_error *error) {
   c->script = w->pickles[CONSTANTS] != NULL;
   xt_status status = parse(c, w, PICKLE, &c->root, error);
   if (status == XT_STATUS_ok && c->script) {
-    c->meaning.folder = "constants/";
+    c->rebuild.folder = "constants/";
     status = parse(c, w, CONSTANTS, &constants, error);
     if (status == XT_STATUS_ok) status = name_constants(c, constants, &named, error);
   }
-  return status == XT_STATUS_ok ? xt_opening_finish(c, w->sizes[PICKLE] + w->sizes[CONSTANTS], named, error) : status;
+  return status == XT_STATUS_ok ? xt_open_finish(c, w->sizes[PICKLE] + w->sizes[CONSTANTS], named, error) : status;
 }
 
 static xt_status next(xt_checkpoint *c, work *w, xt_need *need, xt_error *error);
 
 static xt_status ask_data(xt_checkpoint *c, work *w, uint64_t data, xt_need *need, xt_error *error) {
   c->state = DATA;
-  xt_status status = xt_opening_ask(c, &w->packed, data, w->record->packed, need, error);
-  return status == XT_STATUS_ok && !need->size ? xt_archive_step(c, need, error) : status;
+  xt_status status = xt_open_ask(c, &w->packed, data, w->record->packed, need, error);
+  return status == XT_STATUS_ok && !need->size ? xt_named_records_step(c, need, error) : status;
 }
 
 static xt_status next(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
@@ -115,18 +116,18 @@ static xt_status next(xt_checkpoint *c, work *w, xt_need *need, xt_error *error)
                           "the file is an archive without data.pkl: it is no checkpoint that torch.save wrote");
     if (!w->record) continue;
     bool pickle = w->wanted <= CONSTANTS;
-    uint64_t most = pickle ? c->limits.pickle_bytes : XT_ARCHIVE_TEXT;
+    uint64_t most = pickle ? c->limits.pickle_bytes : XT_NAMED_RECORDS_TEXT;
     if (w->record->size > most)
       return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record->header,
                          "the record %s has %" PRIu64 " bytes, and the limit%s is %" PRIu64, name, w->record->size,
                          pickle ? " pickle_bytes" : "", most);
     xt_status status = xt_checkpoint_check_method(w->record, error);
     if (status != XT_STATUS_ok) return status;
-    uint64_t place = atomic_load(&w->record->place);
-    if (place) return ask_data(c, w, place, need, error);
-    xt_need local = xt_checkpoint_place_need(w->record);
+    uint64_t data_offset = atomic_load(&w->record->data_offset);
+    if (data_offset) return ask_data(c, w, data_offset, need, error);
+    xt_need local = xt_checkpoint_header_need(w->record);
     c->state = LOCAL;
-    return xt_opening_ask(c, &w->local, local.offset, local.size, need, error);
+    return xt_open_ask(c, &w->local, local.offset, local.size, need, error);
   }
   return finish(c, w, error);
 }
@@ -135,8 +136,8 @@ static xt_status got_data(xt_checkpoint *c, work *w, xt_need *need, xt_error *er
   const uint8_t *data = w->packed;
   xt_status status = XT_STATUS_ok;
   if (w->record->method == XT_RECORD_DEFLATED) {
-    uint8_t *unpacked = xt_opening_alloc(c, w->record->size);
-    status = unpacked ? xt_checkpoint_inflate(w->record, data, unpacked, error) : xt_opening_no_memory(error);
+    uint8_t *unpacked = xt_open_alloc(c, w->record->size);
+    status = unpacked ? xt_checkpoint_inflate(w->record, data, unpacked, error) : xt_open_no_memory(error);
     data = unpacked;
   } else if (c->verify) {
     status = xt_checkpoint_verify(w->record, libdeflate_crc32(0, data, w->record->size), error);
@@ -147,16 +148,16 @@ static xt_status got_data(xt_checkpoint *c, work *w, xt_need *need, xt_error *er
   return next(c, w, need, error);
 }
 
-xt_status xt_archive_begin(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  work *w = c->work = xt_opening_alloc(c, sizeof *w);
-  return w ? next(c, w, need, error) : xt_opening_no_memory(error);
+xt_status xt_named_records_begin(xt_checkpoint *c, xt_need *need, xt_error *error) {
+  work *w = c->work = xt_open_alloc(c, sizeof *w);
+  return w ? next(c, w, need, error) : xt_open_no_memory(error);
 }
 
-xt_status xt_archive_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+xt_status xt_named_records_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   work *w = c->work;
   *need = (xt_need){0, 0, NULL};
   if (c->state == DATA) return got_data(c, w, need, error);
   uint64_t data;
-  xt_status status = xt_checkpoint_check_place(w->record, w->local, &data, error);
+  xt_status status = xt_checkpoint_check_header(w->record, w->local, &data, error);
   return status == XT_STATUS_ok ? ask_data(c, w, data, need, error) : status;
 }

@@ -172,7 +172,7 @@ static xt_status read_metadata(xt_checkpoint *c, xt_json *j, xt_error *error) {
   }
   xt_table_free(&keys);
   if (!is_new) xt_json_fail(j, "an object has one key twice");
-  return memory ? XT_STATUS_ok : xt_opening_no_memory(error);
+  return memory ? XT_STATUS_ok : xt_open_no_memory(error);
 }
 
 /* ---- Tensors ---- */
@@ -229,20 +229,20 @@ static xt_status add_tensor(xt_checkpoint *c, const extent *data, described *t, 
   if (bits != 8 * (uint64_t)(t->end - t->begin)) return broken(t, error, "has a shape that its bytes do not fit");
   if (!pack(t, kind->bits)) return broken(t, error, "has a shape that overflows");
   xt_node *key = text_node(&c->arena, t->name), *tensor;
-  if (!key) return xt_opening_no_memory(error);
-  c->meaning.error = error;
+  if (!key) return xt_open_no_memory(error);
+  c->rebuild.error = error;
   xt_status status =
-      xt_meaning_add_storage(&c->meaning, key, "cpu", kind->dtype, (t->end - t->begin) / (int64_t)item, &storage);
+      xt_rebuild_add_storage(&c->rebuild, key, "cpu", kind->dtype, (t->end - t->begin) / (int64_t)item, &storage);
   if (status == XT_STATUS_ok)
-    status = xt_meaning_contiguous(&c->meaning, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
+    status = xt_rebuild_contiguous(&c->rebuild, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
   if (status != XT_STATUS_ok) return status;
-  if (!room_for_one(c)) return xt_opening_no_memory(error);
-  if (!xt_records_add_placed(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,
+  if (!room_for_one(c)) return xt_open_no_memory(error);
+  if (!xt_records_add_stored(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,
                              (uint64_t)(t->end - t->begin), &taken))
-    return xt_opening_no_memory(error);
+    return xt_open_no_memory(error);
   return xt_node_append(&c->arena, c->root, key) && xt_node_append(&c->arena, c->root, tensor)
              ? XT_STATUS_ok
-             : xt_opening_no_memory(error);
+             : xt_open_no_memory(error);
 }
 
 static int by_place(const void *a, const void *b) {
@@ -255,7 +255,7 @@ static int by_place(const void *a, const void *b) {
 static xt_status check_places(xt_checkpoint *c, uint64_t at, xt_error *error) {
   xt_record **sorted = malloc((c->directory.count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
-  if (!sorted) return xt_opening_no_memory(error);
+  if (!sorted) return xt_open_no_memory(error);
   bool in_order = true;
   for (size_t i = 0; i < c->directory.count; i++) {
     sorted[i] = &c->directory.list[i];
@@ -294,8 +294,8 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
   xt_json_begin(&j, header, size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
   if (!c->root || !xt_records_reserve(&c->directory, &c->arena, count, false) ||
-      !xt_meaning_reserve(&c->meaning, count))
-    return xt_opening_no_memory(error);
+      !xt_rebuild_reserve(&c->rebuild, count))
+    return xt_open_no_memory(error);
   if (xt_json_object(&j)) {
     while (xt_json_key(&j, &t.name)) {
       xt_status status = XT_STATUS_ok;
@@ -315,10 +315,10 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
   }
   status = check_places(c, data.at, error);
   if (status != XT_STATUS_ok) return status;
-  c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
-  if (!c->records) return xt_opening_no_memory(error);
+  c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
+  if (!c->records) return xt_open_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  status = xt_opening_finish(c, size, NULL, error);
+  status = xt_open_finish(c, size, NULL, error);
   return status == XT_STATUS_ok ? check_names(c, error) : status;
 }
 
@@ -338,12 +338,12 @@ xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *pref
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   work *w = c->work;
   if (c->state == HEADER) return xt_safetensors_read_header(c, w->header, w->header_size, error);
-  w = c->work = xt_opening_alloc(c, sizeof *w);
-  if (!w) return xt_opening_no_memory(error);
+  w = c->work = xt_open_alloc(c, sizeof *w);
+  if (!w) return xt_open_no_memory(error);
   xt_status status = xt_safetensors_header_size(c, c->head, &w->header_size, error);
   if (status != XT_STATUS_ok) return status;
   c->state = HEADER;
-  return xt_opening_ask(c, &w->header, PREFIX, w->header_size, need, error);
+  return xt_open_ask(c, &w->header, PREFIX, w->header_size, need, error);
 }
 
-const xt_format xt_format_safetensors = {"safetensors", false, step};
+const xt_format xt_safetensors_format = {"safetensors", false, step};

@@ -23,14 +23,14 @@ static int by_place(const void *a, const void *b) {
   return x->end < y->end ? -1 : x->end > y->end;
 }
 
-static xt_status sort(xt_forward *f, work *w, xt_error *error) {
-  const xt_checkpoint *c = f->checkpoint;
-  size_t count = c->meaning.storage_count;
+static xt_status sort(xt_push *p, work *w, xt_error *error) {
+  const xt_checkpoint *c = p->checkpoint;
+  size_t count = c->rebuild.storage_count;
   placed *places = malloc((count + 1) * sizeof *places);
-  w->order = xt_arena_alloc(&f->checkpoint->arena, count + 1, sizeof *w->order);
+  w->order = xt_arena_alloc(&p->checkpoint->arena, count + 1, sizeof *w->order);
   if (!places || !w->order) {
     free(places);
-    return xt_opening_no_memory(error);
+    return xt_open_no_memory(error);
   }
   for (uint32_t i = 0; i < count; i++) places[i] = (placed){c->records[i]->header, c->records[i]->end, i};
   qsort(places, count, sizeof *places, by_place);
@@ -39,33 +39,33 @@ static xt_status sort(xt_forward *f, work *w, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-static xt_status read_header(xt_forward *f, work *w, xt_error *error) {
-  xt_checkpoint *c = f->checkpoint;
-  uint8_t *header = xt_forward_copy(f, xt_forward_data(f) + XT_SAFETENSORS_PREFIX, w->header_size);
-  if (!header) return xt_opening_no_memory(error);
+static xt_status read_header(xt_push *p, work *w, xt_error *error) {
+  xt_checkpoint *c = p->checkpoint;
+  uint8_t *header = xt_push_copy(p, xt_push_data(p) + XT_SAFETENSORS_PREFIX, w->header_size);
+  if (!header) return xt_open_no_memory(error);
   xt_status status = xt_safetensors_read_header(c, header, w->header_size, error);
-  if (status == XT_STATUS_ok) status = sort(f, w, error);
-  if (status == XT_STATUS_ok) status = xt_forward_described(f, error);
-  f->state = TENSORS;
-  xt_forward_take(f, XT_SAFETENSORS_PREFIX + w->header_size, 0);
+  if (status == XT_STATUS_ok) status = sort(p, w, error);
+  if (status == XT_STATUS_ok) status = xt_push_described(p, error);
+  p->state = TENSORS;
+  xt_push_take(p, XT_SAFETENSORS_PREFIX + w->header_size, 0);
   return status;
 }
 
-xt_status xt_forward_safetensors(xt_forward *f, xt_error *error) {
-  work *w = f->work;
-  switch (f->state) {
+xt_status xt_safetensors_push(xt_push *p, xt_error *error) {
+  work *w = p->work;
+  switch (p->state) {
   case START:
-    f->checkpoint->format = &xt_format_safetensors;
-    w = f->work = xt_opening_alloc(f->checkpoint, sizeof *w);
-    if (!w) return xt_opening_no_memory(error);
-    f->doing = "the header";
-    f->state = HEADER;
-    xt_status status = xt_safetensors_header_size(f->checkpoint, xt_forward_data(f), &w->header_size, error);
-    return status == XT_STATUS_ok ? xt_forward_ask(f, XT_SAFETENSORS_PREFIX + w->header_size, 0) : status;
-  case HEADER: return read_header(f, w, error);
+    p->checkpoint->format = &xt_safetensors_format;
+    w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
+    if (!w) return xt_open_no_memory(error);
+    p->doing = "the header";
+    p->state = HEADER;
+    xt_status status = xt_safetensors_header_size(p->checkpoint, xt_push_data(p), &w->header_size, error);
+    return status == XT_STATUS_ok ? xt_push_ask(p, XT_SAFETENSORS_PREFIX + w->header_size, 0) : status;
+  case HEADER: return read_header(p, w, error);
   default:
-    if (w->next < f->storages) xt_forward_receive(f, w->order[w->next++]);
-    else f->event = XT_FORWARD_DONE;
+    if (w->next < p->storages) xt_push_receive(p, w->order[w->next++]);
+    else p->event = XT_PUSH_DONE;
     return XT_STATUS_ok;
   }
 }

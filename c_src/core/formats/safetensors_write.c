@@ -83,17 +83,17 @@ static void put_tensor(xt_buffer *out, const xt_named_tensor *t, uint64_t from, 
   xt_buffer_text(out, "]}");
 }
 
-static void begin(xt_writer *w) {
-  xt_buffer *out = &w->out;
+static void begin(xt_saver *s) {
+  xt_buffer *out = &s->out;
   uint64_t at = 0;
   xt_buffer_le(out, 0, 8);
   xt_buffer_byte(out, '{');
-  bool metadata = w->metadata && w->metadata->size;
-  if (metadata) put_metadata(out, w->metadata);
-  for (size_t i = 0; i < w->count; i++) {
+  bool metadata = s->metadata && s->metadata->size;
+  if (metadata) put_metadata(out, s->metadata);
+  for (size_t i = 0; i < s->count; i++) {
     if (i || metadata) xt_buffer_byte(out, ',');
-    put_tensor(out, &w->tensors[i], at, at + w->payloads[i].bytes);
-    at += w->payloads[i].bytes;
+    put_tensor(out, &s->tensors[i], at, at + s->payloads[i].bytes);
+    at += s->payloads[i].bytes;
   }
   xt_buffer_byte(out, '}');
   xt_buffer_fill(out, ' ', (8 - out->size % 8) % 8);
@@ -102,4 +102,4 @@ static void begin(xt_writer *w) {
   for (int i = 0; i < 8; i++) out->data[i] = (uint8_t)(size >> (8 * i));
 }
 
-const xt_layout_writer xt_write_safetensors = {"safetensors", false, begin, NULL, NULL, NULL};
+const xt_format_writer xt_safetensors_write = {"safetensors", false, begin, NULL, NULL, NULL};

@@ -103,12 +103,12 @@ static xt_node *walk_pickle(xt_checkpoint *c, work *w, xt_need *need, xt_error *
   if (!xt_window_pickle(c, &w->walk, w->at, &size, need, error, status)) return NULL;
   const char *kept = xt_arena_text(&c->arena, (const char *)w->walk.data + (w->at - w->walk.at), size);
   if (!kept) {
-    *status = xt_opening_no_memory(error);
+    *status = xt_open_no_memory(error);
     return NULL;
   }
-  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
-  *status = xt_opening_pickle(c, &plain, (const uint8_t *)kept, size, (int64_t)w->at, &root, error);
-  xt_meaning_free(&plain);
+  xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
+  *status = xt_open_pickle(c, &plain, (const uint8_t *)kept, size, (int64_t)w->at, &root, error);
+  xt_rebuild_free(&plain);
   if (*status == XT_STATUS_ok && !in_member(w, STORAGES_MEMBER, w->at, size))
     *status = broken(w->at, error, "a member ends in the middle");
   w->at += size;
@@ -128,17 +128,17 @@ static xt_node *label_of(xt_arena *arena, const xt_node *key) {
 
 static xt_status add_label(xt_checkpoint *c, const xt_node *label, xt_node *node, uint64_t at, xt_error *error) {
   bool is_new;
-  size_t *place = xt_table_put(&c->meaning.labels, label->text.data, label->text.size, &is_new);
-  if (!place) return xt_opening_no_memory(error);
+  size_t *slot = xt_table_put(&c->rebuild.labels, label->text.data, label->text.size, &is_new);
+  if (!slot) return xt_open_no_memory(error);
   if (!is_new) return broken(at, error, "a key comes twice");
-  *place = (size_t)node;
+  *slot = (size_t)node;
   return XT_STATUS_ok;
 }
 
 static xt_node *storage_labelled(const xt_checkpoint *c, xt_arena *arena, const xt_node *key) {
   const xt_node *label = label_of(arena, key);
-  size_t *place = label ? xt_table_get(&c->meaning.labels, label->text.data, label->text.size) : NULL;
-  xt_node *node = place ? (xt_node *)*place : NULL;
+  size_t *slot = label ? xt_table_get(&c->rebuild.labels, label->text.data, label->text.size) : NULL;
+  xt_node *node = slot ? (xt_node *)*slot : NULL;
   return node && node->kind == XT_NODE_STORAGE ? node : NULL;
 }
 
@@ -157,7 +157,7 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   xt_node *head = walk_pickle(c, w, need, error, &status);
   if (!head) return status;
   bool fits = head->kind == XT_NODE_TUPLE && head->list.count == 3 && head->list.items[1]->kind == XT_NODE_TEXT;
-  xt_dtype dtype = fits ? xt_meaning_storage_dtype(head->list.items[2]) : XT_DTYPE_COUNT;
+  xt_dtype dtype = fits ? xt_rebuild_storage_dtype(head->list.items[2]) : XT_DTYPE_COUNT;
   xt_node *label = fits ? label_of(&c->arena, head->list.items[0]) : NULL;
   if (!label || dtype == XT_DTYPE_COUNT) return broken(start, error, "a storage has no key, location or class");
   if (!in_member(w, STORAGES_MEMBER, w->at, 8)) return broken(w->at, error, "a member ends in the middle");
@@ -174,10 +174,10 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   uint64_t numel = xt_le(count, 8);
   w->at += 8;
   if (numel > INT64_MAX / 16) return broken(w->at, error, "a storage's size is negative or too large");
-  c->meaning.error = error;
-  status = xt_meaning_add_storage(&c->meaning, label, "", dtype, (int64_t)numel, &index);
+  c->rebuild.error = error;
+  status = xt_rebuild_add_storage(&c->rebuild, label, "", dtype, (int64_t)numel, &index);
   if (status != XT_STATUS_ok) return status;
-  xt_storage *storage = &c->meaning.storages[index];
+  xt_storage *storage = &c->rebuild.storages[index];
   storage->location = head->list.items[1]->text.data;
   storage->location_size = head->list.items[1]->text.size;
   if (!in_member(w, STORAGES_MEMBER, w->at, storage->bytes))
@@ -185,9 +185,9 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   bool taken;
   xt_node *node = storage_node(c, index, 0, (int64_t)numel);
   xt_record *record =
-      xt_records_add_placed(&c->directory, label->text.data, label->text.size, w->at, storage->bytes, &taken);
+      xt_records_add_stored(&c->directory, label->text.data, label->text.size, w->at, storage->bytes, &taken);
   if (taken) return broken(w->at, error, "a key comes twice");
-  if (!record || !node) return xt_opening_no_memory(error);
+  if (!record || !node) return xt_open_no_memory(error);
   w->at += storage->bytes;
   w->left--;
   return add_label(c, label, node, w->at, error);
@@ -211,7 +211,7 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
     if (from < 0 || count < 0 || from > root->storage.count || count > root->storage.count - from)
       return broken(start, error, "a view reaches past its storage");
     xt_node *node = storage_node(c, root->storage.index, root->storage.start + from, count);
-    if (!node) return xt_opening_no_memory(error);
+    if (!node) return xt_open_no_memory(error);
     status = add_label(c, label, node, start, error);
     if (status != XT_STATUS_ok) return status;
   }
@@ -221,7 +221,7 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
                        "the member tensors has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64, m->size,
                        c->limits.pickle_bytes);
   c->state = TENSORS;
-  return xt_opening_ask(c, &w->tensors, m->at, m->size, need, error);
+  return xt_open_ask(c, &w->tensors, m->at, m->size, need, error);
 }
 
 /* ---- Tensors ---- */
@@ -232,11 +232,11 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   xt_node *head, *tensor;
   int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
   size_t used;
-  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
+  xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
   c->pickled = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
   xt_status status =
-      xt_opening_first_pickle(c, &plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
-  xt_meaning_free(&plain);
+      xt_open_first_pickle(c, &plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
+  xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in->at += used;
   bool fits = head->kind == XT_NODE_TUPLE && head->list.count == 3;
@@ -250,20 +250,20 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   for (uint64_t d = 0; d < ndim; d++) strides[d] = (int64_t)xt_cursor_le(in, 8);
   int64_t offset = (int64_t)xt_cursor_le(in, 8);
   if (in->short_) return broken(at, error, "a member ends in the middle");
-  c->meaning.at = (int64_t)at;
-  c->meaning.error = error;
-  status = xt_meaning_view(&c->meaning, storage, offset, sizes, strides, (uint32_t)ndim, &tensor);
+  c->rebuild.at = (int64_t)at;
+  c->rebuild.error = error;
+  status = xt_rebuild_view(&c->rebuild, storage, offset, sizes, strides, (uint32_t)ndim, &tensor);
   return status == XT_STATUS_ok ? add_label(c, label, tensor, at, error) : status;
 }
 
 static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   const member *m = &w->members[TENSORS_MEMBER];
   xt_cursor in = {w->tensors, m->size, 0, false};
-  xt_meaning plain = {.arena = &c->arena, .strict = c->meaning.strict};
+  xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
   xt_node *count;
   size_t used;
-  xt_status status = xt_opening_first_pickle(c, &plain, in.data, in.size, (int64_t)m->at, &used, &count, error);
-  xt_meaning_free(&plain);
+  xt_status status = xt_open_first_pickle(c, &plain, in.data, in.size, (int64_t)m->at, &used, &count, error);
+  xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in.at = used;
   if (count->kind != XT_NODE_INT || count->integer < 0) return broken(m->at, error, "it does not count its tensors");
@@ -275,18 +275,18 @@ static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error
                        "the member pickle has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64, m->size,
                        c->limits.pickle_bytes);
   c->state = OBJECT;
-  return xt_opening_ask(c, &w->pickle, m->at, m->size, need, error);
+  return xt_open_ask(c, &w->pickle, m->at, m->size, need, error);
 }
 
 static xt_status read_object(xt_checkpoint *c, work *w, xt_error *error) {
   const member *m = &w->members[PICKLE_MEMBER];
-  c->meaning.ids = XT_IDS_LABELS;
-  xt_status status = xt_opening_pickle(c, &c->meaning, w->pickle, m->size, (int64_t)m->at, &c->root, error);
+  c->rebuild.ids = XT_IDS_LABELS;
+  xt_status status = xt_open_pickle(c, &c->rebuild, w->pickle, m->size, (int64_t)m->at, &c->root, error);
   if (status != XT_STATUS_ok) return status;
-  c->records = calloc(c->meaning.storage_count + 1, sizeof *c->records);
-  if (!c->records) return xt_opening_no_memory(error);
+  c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
+  if (!c->records) return xt_open_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  return xt_opening_finish(c, m->size + w->members[TENSORS_MEMBER].size, NULL, error);
+  return xt_open_finish(c, m->size + w->members[TENSORS_MEMBER].size, NULL, error);
 }
 
 static xt_status read_count(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
@@ -299,19 +299,18 @@ static xt_status read_count(xt_checkpoint *c, work *w, xt_need *need, xt_error *
     return broken(start, error, "it does not count its storages");
   w->left = count->integer;
   c->state = STORAGE;
-  return xt_records_reserve(&c->directory, &c->arena, (size_t)w->left, true) ? XT_STATUS_ok
-                                                                             : xt_opening_no_memory(error);
+  return xt_records_reserve(&c->directory, &c->arena, (size_t)w->left, true) ? XT_STATUS_ok : xt_open_no_memory(error);
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   work *w = c->work;
   xt_status status = XT_STATUS_ok;
   if (c->state == START) {
-    if (c->meaning.strict)
+    if (c->rebuild.strict)
       return xt_error_set(error, XT_STATUS_forbidden,
                           "strict: this is a tar of torch before 0.1.10, which torch's weights_only refuses");
-    w = c->work = xt_opening_alloc(c, sizeof *w);
-    if (!w) return xt_opening_no_memory(error);
+    w = c->work = xt_open_alloc(c, sizeof *w);
+    if (!w) return xt_open_no_memory(error);
     c->state = MEMBERS;
   }
   if (c->state == TENSORS) return read_tensors(c, w, need, error);
@@ -326,4 +325,4 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   return status;
 }
 
-const xt_format xt_format_tar = {"tar", false, step};
+const xt_format xt_tar_format = {"tar", false, step};

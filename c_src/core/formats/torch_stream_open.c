@@ -19,7 +19,7 @@ static xt_status broken(xt_checkpoint *c, xt_error *error, const char *what) {
 
 static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at, xt_error *error) {
   if (list->kind != XT_NODE_LIST) return broken(c, error, "it is no list");
-  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_opening_no_memory(error);
+  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_open_no_memory(error);
   for (size_t i = 0; i < list->list.count; i++) {
     const xt_node *entry = list->list.items[i];
     if (entry->kind != XT_NODE_OBJECT ||
@@ -35,21 +35,21 @@ static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at,
                          at + (uint64_t)length->integer, c->file_size);
     bool taken;
     xt_record *record =
-        xt_records_add_placed(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &taken);
+        xt_records_add_stored(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &taken);
     if (taken) return broken(c, error, "two records have one name");
-    if (!record) return xt_opening_no_memory(error);
+    if (!record) return xt_open_no_memory(error);
     at += (uint64_t)length->integer;
   }
   c->next = at < c->file_size ? at : 0;
   return XT_STATUS_ok;
 }
 
-xt_status xt_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
+xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
   xt_node *root;
   /* The list is torch's own and names _Entry; strict is for what the user saved. */
-  xt_meaning plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
-  xt_status status = xt_opening_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
-  xt_meaning_free(&plain);
+  xt_rebuild plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
+  xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
+  xt_rebuild_free(&plain);
   return status == XT_STATUS_ok ? add_records(c, root, at, error) : status;
 }
 
@@ -57,15 +57,15 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_window *list = c->work;
   xt_status status;
   size_t size;
-  if (c->state >= XT_ARCHIVE_STATES) return xt_archive_step(c, need, error);
+  if (c->state >= XT_NAMED_RECORDS_STATES) return xt_named_records_step(c, need, error);
   if (c->state == START) {
-    list = c->work = xt_opening_alloc(c, sizeof *list);
-    if (!list) return xt_opening_no_memory(error);
+    list = c->work = xt_open_alloc(c, sizeof *list);
+    if (!list) return xt_open_no_memory(error);
     c->state = LIST;
   }
   if (!xt_window_pickle(c, list, c->base, &size, need, error, &status)) return status;
-  status = xt_stream_read_list(c, list->data, size, c->base + size, error);
-  return status == XT_STATUS_ok ? xt_archive_begin(c, need, error) : status;
+  status = xt_torch_stream_read_list(c, list->data, size, c->base + size, error);
+  return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;
 }
 
-const xt_format xt_format_stream = {"streaming", true, step};
+const xt_format xt_torch_stream_format = {"streaming", true, step};

@@ -22,114 +22,114 @@ static bool in_order(const xt_records *records) {
     const xt_record *record = &records->list[i];
     if (is(record, "data.pkl")) object = true;
     else if (is(record, "constants.pkl") || (storage && is(record, "byteorder"))) return false;
-    else if (!xt_archive_text(record->name, record->name_size)) storage = true;
+    else if (!xt_named_records_text(record->name, record->name_size)) storage = true;
     if (storage && !object) return false;
   }
   return object;
 }
 
-static xt_status read_list(xt_forward *f, xt_error *error) {
-  xt_checkpoint *c = f->checkpoint;
+static xt_status read_list(xt_push *p, xt_error *error) {
+  xt_checkpoint *c = p->checkpoint;
   xt_status status;
   size_t size;
-  if (!xt_forward_pickle(f, &size, &status, error)) return status;
-  uint8_t *data = xt_forward_copy(f, xt_forward_data(f), size);
-  if (!data) return xt_opening_no_memory(error);
-  status = xt_stream_read_list(c, data, size, f->at + size, error);
+  if (!xt_push_pickle(p, &size, &status, error)) return status;
+  uint8_t *data = xt_push_copy(p, xt_push_data(p), size);
+  if (!data) return xt_open_no_memory(error);
+  status = xt_torch_stream_read_list(c, data, size, p->at + size, error);
   if (status != XT_STATUS_ok) return status;
-  f->state = RECORD;
-  if (in_order(&c->directory)) return xt_forward_take(f, size, 0);
-  uint64_t end = c->directory.count ? c->directory.list[c->directory.count - 1].end : f->at + size;
-  if (end > f->spool_bytes)
+  p->state = RECORD;
+  if (in_order(&c->directory)) return xt_push_take(p, size, 0);
+  uint64_t end = c->directory.count ? c->directory.list[c->directory.count - 1].end : p->at + size;
+  if (end > p->spool_bytes)
     return xt_error_set(error, XT_STATUS_limit,
                         "the stream has its object behind its storages, and %" PRIu64
                         " bytes in all; the limit spool_bytes is %" PRIu64,
-                        end, f->spool_bytes);
-  f->keeps = true;
-  f->state = SPOOL;
-  return xt_forward_ask(f, (size_t)(end - f->at), 0);
+                        end, p->spool_bytes);
+  p->keeps = true;
+  p->state = SPOOL;
+  return xt_push_ask(p, (size_t)(end - p->at), 0);
 }
 
-static xt_status read_object(xt_forward *f, const xt_record *record, xt_error *error) {
-  xt_checkpoint *c = f->checkpoint;
-  uint8_t *data = xt_forward_copy(f, xt_forward_data(f), record->size);
-  if (!data) return xt_opening_no_memory(error);
-  xt_status status = xt_opening_pickle(c, &c->meaning, data, record->size, (int64_t)f->at, &c->root, error);
-  if (status == XT_STATUS_ok) status = xt_opening_finish(c, record->size, NULL, error);
-  return status == XT_STATUS_ok ? xt_forward_described(f, error) : status;
+static xt_status read_object(xt_push *p, const xt_record *record, xt_error *error) {
+  xt_checkpoint *c = p->checkpoint;
+  uint8_t *data = xt_push_copy(p, xt_push_data(p), record->size);
+  if (!data) return xt_open_no_memory(error);
+  xt_status status = xt_open_pickle(c, &c->rebuild, data, record->size, (int64_t)p->at, &c->root, error);
+  if (status == XT_STATUS_ok) status = xt_open_finish(c, record->size, NULL, error);
+  return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
 }
 
-static xt_status read_body(xt_forward *f, work *w, xt_error *error) {
-  xt_record *record = &f->checkpoint->directory.list[w->next++];
-  int text = xt_archive_text(record->name, record->name_size);
+static xt_status read_body(xt_push *p, work *w, xt_error *error) {
+  xt_record *record = &p->checkpoint->directory.list[w->next++];
+  int text = xt_named_records_text(record->name, record->name_size);
   xt_status status = XT_STATUS_ok;
-  if (is(record, "data.pkl")) status = read_object(f, record, error);
+  if (is(record, "data.pkl")) status = read_object(p, record, error);
   else if (text)
-    status = xt_archive_take_text(f->checkpoint, text, xt_forward_data(f), record->size, record->header, error);
-  f->state = RECORD;
-  xt_forward_take(f, record->size, 0);
+    status = xt_named_records_take_text(p->checkpoint, text, xt_push_data(p), record->size, record->header, error);
+  p->state = RECORD;
+  xt_push_take(p, record->size, 0);
   return status;
 }
 
 /* The storage that a record is of, once the object has told. */
-static bool storage_of(const xt_forward *f, const xt_record *record, uint32_t *storage) {
+static bool storage_of(const xt_push *p, const xt_record *record, uint32_t *storage) {
   size_t folder = record->name_size > 5 && !memcmp(record->name, "data/", 5) ? 5 : 0;
-  if (!f->regions) return false;
-  size_t *which = xt_table_get(&f->checkpoint->meaning.by_key, record->name + folder, record->name_size - folder);
+  if (!p->regions) return false;
+  size_t *which = xt_table_get(&p->checkpoint->rebuild.by_key, record->name + folder, record->name_size - folder);
   if (which) *storage = (uint32_t)*which;
-  return which && f->checkpoint->records[*storage] == record;
+  return which && p->checkpoint->records[*storage] == record;
 }
 
-static xt_status finish(xt_forward *f, xt_error *error) {
-  const xt_checkpoint *c = f->checkpoint;
-  for (size_t i = 0; i < f->storages; i++)
-    if (c->records[i] && !c->meaning.storages[i].data && !f->came[i])
-      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)f->at, "a storage that a tensor needs did not come");
-  f->event = XT_FORWARD_DONE;
+static xt_status finish(xt_push *p, xt_error *error) {
+  const xt_checkpoint *c = p->checkpoint;
+  for (size_t i = 0; i < p->storages; i++)
+    if (c->records[i] && !c->rebuild.storages[i].data && !p->came[i])
+      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at, "a storage that a tensor needs did not come");
+  p->event = XT_PUSH_DONE;
   return XT_STATUS_ok;
 }
 
-static xt_status next_record(xt_forward *f, work *w, xt_error *error) {
-  const xt_checkpoint *c = f->checkpoint;
+static xt_status next_record(xt_push *p, work *w, xt_error *error) {
+  const xt_checkpoint *c = p->checkpoint;
   uint32_t storage;
-  if (w->next == c->directory.count) return finish(f, error);
+  if (w->next == c->directory.count) return finish(p, error);
   const xt_record *record = &c->directory.list[w->next];
-  if (storage_of(f, record, &storage)) {
-    f->state = STORAGE;
-    xt_forward_ask(f, record->size - c->meaning.storages[storage].bytes, 0); /* stray bytes */
-    xt_forward_receive(f, storage);
+  if (storage_of(p, record, &storage)) {
+    p->state = STORAGE;
+    xt_push_ask(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes */
+    xt_push_receive(p, storage);
     return XT_STATUS_ok;
   }
   bool object = is(record, "data.pkl");
-  uint64_t most = object                                             ? c->limits.pickle_bytes
-                  : xt_archive_text(record->name, record->name_size) ? XT_ARCHIVE_TEXT
-                                                                     : f->spool_bytes;
+  uint64_t most = object                                                   ? c->limits.pickle_bytes
+                  : xt_named_records_text(record->name, record->name_size) ? XT_NAMED_RECORDS_TEXT
+                                                                           : p->spool_bytes;
   if (record->size > most)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)record->header,
                        "the record %.*s has %" PRIu64 " bytes, and the limit%s is %" PRIu64,
                        (int)(record->name_size < 200 ? record->name_size : 200), record->name, record->size,
                        object ? " pickle_bytes" : "", most);
-  f->doing = object ? "the pickled object" : "a record";
-  f->state = BODY;
-  return xt_forward_ask(f, record->size, 0);
+  p->doing = object ? "the pickled object" : "a record";
+  p->state = BODY;
+  return xt_push_ask(p, record->size, 0);
 }
 
-xt_status xt_forward_stream(xt_forward *f, xt_error *error) {
-  work *w = f->work;
+xt_status xt_torch_stream_push(xt_push *p, xt_error *error) {
+  work *w = p->work;
   if (!w) {
-    f->checkpoint->format = &xt_format_stream;
-    f->doing = "the list of records";
-    w = f->work = xt_opening_alloc(f->checkpoint, sizeof *w);
-    if (!w) return xt_opening_no_memory(error);
+    p->checkpoint->format = &xt_torch_stream_format;
+    p->doing = "the list of records";
+    w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
+    if (!w) return xt_open_no_memory(error);
   }
-  switch (f->state) {
-  case LIST: return read_list(f, error);
-  case BODY: return read_body(f, w, error);
+  switch (p->state) {
+  case LIST: return read_list(p, error);
+  case BODY: return read_body(p, w, error);
   case STORAGE:
     w->next++;
-    f->state = RECORD;
-    return xt_forward_take(f, f->want, 0);
-  case SPOOL: return xt_forward_open_spool(f, f->want, error);
-  default: return next_record(f, w, error);
+    p->state = RECORD;
+    return xt_push_take(p, p->want, 0);
+  case SPOOL: return xt_push_open_spool(p, p->want, error);
+  default: return next_record(p, w, error);
   }
 }

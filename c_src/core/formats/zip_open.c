@@ -15,20 +15,20 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_status status;
   switch (c->state) {
   case START:
-    w = c->work = xt_opening_alloc(c, sizeof *w);
-    if (!w) return xt_opening_no_memory(error);
+    w = c->work = xt_open_alloc(c, sizeof *w);
+    if (!w) return xt_open_no_memory(error);
     c->state = TAIL;
-    return xt_opening_ask(c, &w->tail, c->file_size - tail_size, tail_size, need, error);
+    return xt_open_ask(c, &w->tail, c->file_size - tail_size, tail_size, need, error);
   case TAIL:
     status = xt_zip_find_directory(&w->zip, w->tail, tail_size, c->file_size, error);
     if (status != XT_STATUS_ok) return status;
     c->state = DIRECTORY;
-    return xt_opening_ask(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
+    return xt_open_ask(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
   case DIRECTORY:
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
-    return status == XT_STATUS_ok ? xt_archive_begin(c, need, error) : status;
-  default: return xt_archive_step(c, need, error);
+    return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;
+  default: return xt_named_records_step(c, need, error);
   }
 }
 
-const xt_format xt_format_zip = {"zip", false, step};
+const xt_format xt_zip_format = {"zip", false, step};

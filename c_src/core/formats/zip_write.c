@@ -10,28 +10,28 @@ enum { ALIGNMENT = 64, LOCAL = 30, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, WIDE = 
 
 static uint32_t clip(uint64_t value) { return value >= WIDE ? WIDE : (uint32_t)value; }
 
-static void put_name(const xt_writer *w, xt_buffer *out, const char *name) {
-  xt_buffer_text(out, w->root);
+static void put_name(const xt_saver *s, xt_buffer *out, const char *name) {
+  xt_buffer_text(out, s->root);
   xt_buffer_byte(out, '/');
   xt_buffer_text(out, name);
 }
 
-static size_t name_size(const xt_writer *w, const char *name) { return strlen(w->root) + 1 + strlen(name); }
+static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->root) + 1 + strlen(name); }
 
 /* Torch's own layout: the 32-bit fields stay 0 also where a zip64 block has the numbers. */
-static void put_header(xt_writer *w, const char *name, uint64_t size) {
-  uint64_t at = xt_writer_at(w);
+static void put_header(xt_saver *s, const char *name, uint64_t size) {
+  uint64_t at = xt_saver_at(s);
   size_t wide = (size >= WIDE ? 16 : 0) + (at >= WIDE ? 8 : 0);
   if (wide) wide += 4;
-  uint64_t start = at + LOCAL + name_size(w, name) + wide + 4;
+  uint64_t start = at + LOCAL + name_size(s, name) + wide + 4;
   size_t padding = (size_t)((ALIGNMENT - start % ALIGNMENT) % ALIGNMENT);
-  xt_buffer *out = &w->out;
+  xt_buffer *out = &s->out;
   xt_buffer_put(out, "PK\3\4\0\0", 6);
   xt_buffer_le(out, size ? FLAGS : FLAGS_EMPTY, 2);
   xt_buffer_fill(out, 0, 18); /* method, time, date, checksum and sizes */
-  xt_buffer_le(out, name_size(w, name), 2);
+  xt_buffer_le(out, name_size(s, name), 2);
   xt_buffer_le(out, wide + 4 + padding, 2);
-  put_name(w, out, name);
+  put_name(s, out, name);
   if (wide) {
     xt_buffer_le(out, 1, 2);
     xt_buffer_le(out, wide - 4, 2);
@@ -43,8 +43,8 @@ static void put_header(xt_writer *w, const char *name, uint64_t size) {
   xt_buffer_fill(out, 'Z', padding);
 }
 
-static void put_central(xt_writer *w, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
-  xt_buffer *out = &w->central;
+static void put_central(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
+  xt_buffer *out = &s->central;
   size_t wide = (size >= WIDE ? 16 : 0) + (at >= WIDE ? 8 : 0);
   xt_buffer_put(out, "PK\1\2\0\0\0\0", 8);
   xt_buffer_le(out, size ? FLAGS : FLAGS_EMPTY, 2);
@@ -52,11 +52,11 @@ static void put_central(xt_writer *w, const char *name, uint64_t size, uint32_t 
   xt_buffer_le(out, crc, 4);
   xt_buffer_le(out, clip(size), 4);
   xt_buffer_le(out, clip(size), 4);
-  xt_buffer_le(out, name_size(w, name), 2);
+  xt_buffer_le(out, name_size(s, name), 2);
   xt_buffer_le(out, wide ? wide + 4 : 0, 2);
   xt_buffer_fill(out, 0, 10);
   xt_buffer_le(out, clip(at), 4);
-  put_name(w, out, name);
+  put_name(s, out, name);
   if (wide) {
     xt_buffer_le(out, 1, 2);
     xt_buffer_le(out, wide, 2);
@@ -66,77 +66,77 @@ static void put_central(xt_writer *w, const char *name, uint64_t size, uint32_t 
 }
 
 /* The descriptor, the record's line in the directory, and its part in the archive's id. */
-static void finish(xt_writer *w, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
+static void finish(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   if (size) {
     int width = size >= WIDE || at >= WIDE ? 8 : 4;
-    xt_buffer_put(&w->out, "PK\7\10", 4);
-    xt_buffer_le(&w->out, crc, 4);
-    xt_buffer_le(&w->out, size, (size_t)width);
-    xt_buffer_le(&w->out, size, (size_t)width);
+    xt_buffer_put(&s->out, "PK\7\10", 4);
+    xt_buffer_le(&s->out, crc, 4);
+    xt_buffer_le(&s->out, size, (size_t)width);
+    xt_buffer_le(&s->out, size, (size_t)width);
   }
-  put_central(w, name, size, crc, at);
-  w->records++;
-  for (const char *c = name; *c; c++) w->names_hash = (w->names_hash ^ (uint8_t)*c) * 1099511628211u;
-  w->crc_hash = (w->crc_hash ^ crc) * 1099511628211u + 1;
+  put_central(s, name, size, crc, at);
+  s->records++;
+  for (const char *c = name; *c; c++) s->names_hash = (s->names_hash ^ (uint8_t)*c) * 1099511628211u;
+  s->crc_hash = (s->crc_hash ^ crc) * 1099511628211u + 1;
 }
 
-static void put_record(xt_writer *w, const char *name, const void *data, size_t size) {
-  uint64_t at = xt_writer_at(w);
-  put_header(w, name, size);
-  xt_writer_append(w, data, size);
-  finish(w, name, size, libdeflate_crc32(0, data, size), at);
+static void put_record(xt_saver *s, const char *name, const void *data, size_t size) {
+  uint64_t at = xt_saver_at(s);
+  put_header(s, name, size);
+  xt_saver_append(s, data, size);
+  finish(s, name, size, libdeflate_crc32(0, data, size), at);
 }
 
-static void begin(xt_writer *w) {
-  put_record(w, "data.pkl", w->pickle, w->pickle_size);
-  put_record(w, ".format_version", "1", 1);
-  put_record(w, ".storage_alignment", "64", 2);
-  put_record(w, "byteorder", "little", 6);
+static void begin(xt_saver *s) {
+  put_record(s, "data.pkl", s->pickle, s->pickle_size);
+  put_record(s, ".format_version", "1", 1);
+  put_record(s, ".storage_alignment", "64", 2);
+  put_record(s, "byteorder", "little", 6);
 }
 
 enum { NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
 
-static void record_name(const xt_writer *w, size_t i, char name[NAME]) {
+static void record_name(const xt_saver *s, size_t i, char name[NAME]) {
   memcpy(name, "data/", 5);
-  memcpy(name + 5, w->payloads[i].key, sizeof w->payloads[i].key);
+  memcpy(name + 5, s->payloads[i].key, sizeof s->payloads[i].key);
 }
 
-static void before(xt_writer *w, size_t i) {
+static void before(xt_saver *s, size_t i) {
   char name[NAME];
-  record_name(w, i, name);
-  w->header = xt_writer_at(w);
-  put_header(w, name, w->payloads[i].bytes);
+  record_name(s, i, name);
+  s->header = xt_saver_at(s);
+  put_header(s, name, s->payloads[i].bytes);
 }
 
-static void after(xt_writer *w, size_t i, uint32_t crc) {
+static void after(xt_saver *s, size_t i, uint32_t crc) {
   char name[NAME];
-  record_name(w, i, name);
-  finish(w, name, w->payloads[i].bytes, crc, w->header);
+  record_name(s, i, name);
+  finish(s, name, s->payloads[i].bytes, crc, s->header);
 }
 
-static void end(xt_writer *w) {
+static void end(xt_saver *s) {
   char id[41];
-  put_record(w, "version", "3\n", 2);
-  snprintf(id, sizeof id, "%020" PRIu64 "%020" PRIu64, w->names_hash, w->crc_hash);
-  put_record(w, ".data/serialization_id", id, 40);
-  uint64_t directory = xt_writer_at(w), size = w->central.size;
-  xt_buffer *out = &w->out;
-  xt_writer_append(w, w->central.data, w->central.size);
-  uint64_t wide_end = xt_writer_at(w);
+  put_record(s, "version", "3\n", 2);
+  snprintf(id, sizeof id, "%020" PRIu64 "%020" PRIu64, s->names_hash, s->crc_hash);
+  put_record(s, ".data/serialization_id", id, 40);
+  uint64_t directory = xt_saver_at(s), size = s->central.size;
+  xt_buffer *out = &s->out;
+  xt_saver_append(s, s->central.data, s->central.size);
+  uint64_t wide_end = xt_saver_at(s);
   xt_buffer_put(out, "PK\6\6", 4);
   xt_buffer_le(out, 44, 8);
   xt_buffer_le(out, 0x031e, 2);
   xt_buffer_le(out, 45, 2);
   xt_buffer_fill(out, 0, 8);
-  xt_buffer_le(out, w->records, 8);
-  xt_buffer_le(out, w->records, 8);
+  xt_buffer_le(out, s->records, 8);
+  xt_buffer_le(out, s->records, 8);
   xt_buffer_le(out, size, 8);
   xt_buffer_le(out, directory, 8);
   xt_buffer_put(out, "PK\6\7\0\0\0\0", 8);
   xt_buffer_le(out, wide_end, 8);
   xt_buffer_le(out, 1, 4);
   xt_buffer_put(out, "PK\5\6\0\0\0\0", 8);
-  uint64_t records = w->records < 0xFFFF ? w->records : 0xFFFF;
+  uint64_t records = s->records < 0xFFFF ? s->records : 0xFFFF;
   xt_buffer_le(out, records, 2);
   xt_buffer_le(out, records, 2);
   xt_buffer_le(out, clip(size), 4);
@@ -144,4 +144,4 @@ static void end(xt_writer *w) {
   xt_buffer_le(out, 0, 2);
 }
 
-const xt_layout_writer xt_write_zip = {"zip", true, begin, before, after, end};
+const xt_format_writer xt_zip_write = {"zip", true, begin, before, after, end};

@@ -64,7 +64,7 @@ static bool grow_old(void) {
   return left;
 }
 
-void xt_spare_put(xt_block *block) {
+void xt_block_cache_put(xt_block *block) {
   xt_block *gone[ROOM];
   size_t n = 0;
   if (capacity(block) > MOST || !xt_reaper_start()) { /* nobody would see to it that it goes */
@@ -79,7 +79,7 @@ void xt_spare_put(xt_block *block) {
   xt_reaper_tick(grow_old);
 }
 
-xt_block *xt_spare_take(size_t size) {
+xt_block *xt_block_cache_take(size_t size) {
   xt_block *gone[ROOM], *found = NULL;
   size_t n = 0, best = ROOM;
   pthread_mutex_lock(&lock);

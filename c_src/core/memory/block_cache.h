@@ -27,10 +27,10 @@ _Static_assert(sizeof(xt_block) <= XT_BLOCK_ROOM, "the description fits its room
 static inline char *xt_block_data(xt_block *block) { return (char *)block + XT_BLOCK_ROOM; }
 
 /* Takes over a block that nobody needs: kept for a moment, if it is not too large, or given back. */
-void xt_spare_put(xt_block *block);
+void xt_block_cache_put(xt_block *block);
 
 /* A block with room for so many bytes of data, or NULL; then those that are left are given back. */
-xt_block *xt_spare_take(size_t size);
+xt_block *xt_block_cache_take(size_t size);
 
 /* Gives a block back to the system, in slices: one large munmap stalls every mmap of the process. */
 void xt_block_free(xt_block *block);

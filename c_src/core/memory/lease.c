@@ -23,7 +23,7 @@ bool xt_lease_keep(const void *address, void *object) {
   return true;
 }
 
-void *xt_lease_end(const void *address) {
+void *xt_lease_release(const void *address) {
   pthread_mutex_lock(&lock);
   lease **at = &leases;
   while (*at && (*at)->address != address) at = &(*at)->next;

@@ -8,6 +8,6 @@
 bool xt_lease_keep(const void *address, void *object);
 
 /* The object of one lease of the address, which ends; NULL when there is none. */
-void *xt_lease_end(const void *address);
+void *xt_lease_release(const void *address);
 
 #endif

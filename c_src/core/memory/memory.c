@@ -58,7 +58,7 @@ static xt_block *map_block(size_t size) {
 }
 
 static void *alloc_large(size_t size) {
-  xt_block *block = size >= HUGE_PAGE ? xt_spare_take(size) : NULL;
+  xt_block *block = size >= HUGE_PAGE ? xt_block_cache_take(size) : NULL;
   if (!block) block = map_block(size);
   if (!block) return NULL;
   block->size = size;
@@ -88,5 +88,5 @@ void xt_memory_free(void *data) {
   atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)block->size);
   if (!block->map) free(block);
   else if (block->size < HUGE_PAGE) xt_block_free(block);
-  else xt_spare_put(block);
+  else xt_block_cache_put(block);
 }

@@ -6,19 +6,19 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20, REST_US = 100 };
 
 /* A write that changes nothing, and that loses no byte which is copied there at the same moment. An ordinary fault,
  * unlike madvise, is short, and holds no lock of the whole address space. */
-static void touch(void *subject, size_t from, size_t to, const atomic_bool *forgotten) {
+static void touch(void *subject, size_t from, size_t to, const atomic_bool *cancelled) {
   uintptr_t data = (uintptr_t)((xt_region *)subject)->data;
-  for (uintptr_t at = data + from; at < data + to && !atomic_load_explicit(forgotten, memory_order_relaxed);) {
+  for (uintptr_t at = data + from; at < data + to && !atomic_load_explicit(cancelled, memory_order_relaxed);) {
     __atomic_fetch_or((unsigned char *)at, 0, __ATOMIC_RELAXED);
     at = (at & ~(uintptr_t)(PAGE - 1)) + PAGE;
-    if (at % HUGE_PAGE == 0 && !xt_idle_pause(REST_US)) return;
+    if (at % HUGE_PAGE == 0 && !xt_background_pause(REST_US)) return;
   }
 }
 
 static void drop(void *subject) { xt_region_drop_later(subject); } /* freeing in the idle class could take long */
 
 void xt_prefault(xt_region *region, size_t from, size_t to) {
-  if (!xt_idle_give((xt_idle_job){touch, drop, xt_region_keep(region), from, to})) drop(region);
+  if (!xt_background_submit((xt_background_job){touch, drop, xt_region_keep(region), from, to})) drop(region);
 }
 
-void xt_prefault_forget(const xt_region *region) { xt_idle_forget(region); }
+void xt_prefault_cancel(const xt_region *region) { xt_background_cancel(region); }

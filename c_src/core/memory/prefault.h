@@ -10,6 +10,6 @@
 void xt_prefault(xt_region *region, size_t from, size_t to);
 
 /* The region is filled, or given up. */
-void xt_prefault_forget(const xt_region *region);
+void xt_prefault_cancel(const xt_region *region);
 
 #endif

@@ -13,7 +13,7 @@ static bool byte_readable(uintptr_t address) {
   return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
 
-bool xt_probe_readable(const void *data, size_t size) {
+bool xt_address_readable(const void *data, size_t size) {
   uintptr_t start = (uintptr_t)data, last;
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   if (!size) return true;

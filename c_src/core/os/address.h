@@ -5,6 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-bool xt_probe_readable(const void *data, size_t size);
+bool xt_address_readable(const void *data, size_t size);
 
 #endif

@@ -49,7 +49,7 @@ static char *resolve(const char *path) {
   return NULL;
 }
 
-static xt_status look_at_target(xt_outfile *f, xt_error *error) {
+static xt_status look_at_target(xt_atomic_file *f, xt_error *error) {
   struct stat now;
   if (fstatat(f->folder, f->name, &now, 0)) return errno == ENOENT ? XT_STATUS_ok : failed(error, "examined", errno);
   if (S_ISDIR(now.st_mode)) return xt_error_set(error, XT_STATUS_io, "this is a folder, not a file");
@@ -84,7 +84,7 @@ static void sweep(int folder) {
   closedir(dir);
 }
 
-static void choose_name(xt_outfile *f) {
+static void choose_name(xt_atomic_file *f) {
   uint64_t random[2] = {(uint64_t)getpid(), (uint64_t)(uintptr_t)f};
   ssize_t got = getrandom(random, sizeof random, GRND_NONBLOCK);
   (void)got;
@@ -93,7 +93,7 @@ static void choose_name(xt_outfile *f) {
 }
 
 /* Under a name of ours, locked before anybody can sweep it away. */
-static bool create_named(xt_outfile *f) {
+static bool create_named(xt_atomic_file *f) {
   for (int i = 0; i < TRIES; i++) {
     struct stat now;
     choose_name(f);
@@ -109,7 +109,7 @@ static bool create_named(xt_outfile *f) {
   return false;
 }
 
-static bool create(xt_outfile *f) {
+static bool create(xt_atomic_file *f) {
   f->fd = openat(f->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
   if (f->fd >= 0) {
     flock(f->fd, LOCK_EX | LOCK_NB); /* nobody else can have it: it has no name */
@@ -119,8 +119,8 @@ static bool create(xt_outfile *f) {
   return unknown && create_named(f);
 }
 
-xt_status xt_outfile_open(xt_outfile *f, const char *path, xt_error *error) {
-  *f = (xt_outfile){.fd = -1, .folder = -1};
+xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *error) {
+  *f = (xt_atomic_file){.fd = -1, .folder = -1};
   f->path = resolve(path);
   if (!f->path) return failed(error, "found", errno);
   char *slash = strrchr(f->path, '/');
@@ -142,7 +142,7 @@ xt_status xt_outfile_open(xt_outfile *f, const char *path, xt_error *error) {
 
 /* ---- Bytes ---- */
 
-xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_error *error) {
+xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size, xt_error *error) {
   const char *at = data;
   while (size) {
     ssize_t wrote = pwrite(f->fd, at, size < CHUNK ? size : CHUNK, f->at);
@@ -152,7 +152,7 @@ xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_erro
                           "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
     if (wrote < 0) return failed(error, "written", errno);
     at += wrote, size -= (size_t)wrote, f->at += wrote;
-    xt_give_way();
+    xt_cpu_yield();
   }
   return XT_STATUS_ok;
 }
@@ -160,13 +160,13 @@ xt_status xt_outfile_write(xt_outfile *f, const void *data, size_t size, xt_erro
 /* ---- The end ---- */
 
 /* Gives an unnamed file a name; false with errno. */
-static bool link_as(xt_outfile *f, const char *name) {
+static bool link_as(xt_atomic_file *f, const char *name) {
   char self[32];
   snprintf(self, sizeof self, "/proc/self/fd/%d", f->fd);
   return !linkat(AT_FDCWD, self, f->folder, name, AT_SYMLINK_FOLLOW);
 }
 
-static bool show(xt_outfile *f) {
+static bool show(xt_atomic_file *f) {
   if (!f->named) {
     if (!f->replaces && link_as(f, f->name)) return true;
     for (int i = 0; i < TRIES && !f->named; i++) {
@@ -180,7 +180,7 @@ static bool show(xt_outfile *f) {
   return true;
 }
 
-xt_status xt_outfile_commit(xt_outfile *f, bool sync, xt_error *error) {
+xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
   if (sync && fsync(f->fd)) return failed(error, "written to the disk", errno);
   if (!show(f)) return failed(error, "put in its place", errno);
   if (sync && fsync(f->folder) && errno != EINVAL)
@@ -190,10 +190,10 @@ xt_status xt_outfile_commit(xt_outfile *f, bool sync, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-void xt_outfile_close(xt_outfile *f) {
+void xt_atomic_file_close(xt_atomic_file *f) {
   if (f->named) unlinkat(f->folder, f->temporary, 0);
   if (f->fd >= 0) close(f->fd);
   if (f->folder >= 0) close(f->folder);
   free(f->path);
-  *f = (xt_outfile){.fd = -1, .folder = -1};
+  *f = (xt_atomic_file){.fd = -1, .folder = -1};
 }

@@ -20,15 +20,15 @@ typedef struct {
   bool named; /* the temporary name exists */
   bool replaces;
   mode_t mode; /* of the file it replaces */
-} xt_outfile;
+} xt_atomic_file;
 
-xt_status xt_outfile_open(xt_outfile *file, const char *path, xt_error *error);
-xt_status xt_outfile_write(xt_outfile *file, const void *data, size_t size, xt_error *error);
+xt_status xt_atomic_file_open(xt_atomic_file *file, const char *path, xt_error *error);
+xt_status xt_atomic_file_write(xt_atomic_file *file, const void *data, size_t size, xt_error *error);
 
 /* Makes it durable, unless sync is false, and visible. */
-xt_status xt_outfile_commit(xt_outfile *file, bool sync, xt_error *error);
+xt_status xt_atomic_file_commit(xt_atomic_file *file, bool sync, xt_error *error);
 
 /* Closes; what was not committed is gone. Once is enough, twice does no harm. */
-void xt_outfile_close(xt_outfile *file);
+void xt_atomic_file_close(xt_atomic_file *file);
 
 #endif

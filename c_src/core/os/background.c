@@ -21,10 +21,10 @@ enum { FREE, TAKEN, WAITING, IN_HAND, PAUSED };
 
 typedef struct {
   atomic_int state;
-  atomic_bool forgotten;
+  atomic_bool cancelled;
   _Atomic(const void *) subject; /* the job's, also for those who only look */
   atomic_uint_least64_t number;  /* the lowest is the oldest */
-  xt_idle_job job;
+  xt_background_job job;
 } slot;
 
 static slot slots[ROOM];
@@ -62,17 +62,17 @@ static void *work(void *unused) {
     slot *s = oldest();
     if (!s || !change(s, WAITING, IN_HAND)) continue; /* it was forgotten */
     at_work = s;
-    if (allowed) s->job.run(s->job.subject, s->job.from, s->job.to, &s->forgotten);
+    if (allowed) s->job.run(s->job.subject, s->job.from, s->job.to, &s->cancelled);
     if (at_work) end(s);
   }
   return unused;
 }
 
-bool xt_idle_pause(int microseconds) {
+bool xt_background_pause(int microseconds) {
   slot *s = at_work;
   atomic_store(&s->state, PAUSED);
   /* forgotten just before: nobody saw that it is paused, and the thread may not come back soon */
-  if (!atomic_load(&s->forgotten)) {
+  if (!atomic_load(&s->cancelled)) {
     if (microseconds) rest(microseconds);
     else sched_yield();
   }
@@ -99,7 +99,7 @@ static void start(void) {
   if (running) pthread_setname_np(thread, "extorch_idle");
 }
 
-bool xt_idle_give(xt_idle_job job) {
+bool xt_background_submit(xt_background_job job) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start);
   for (int i = 0; running && i < ROOM; i++) {
@@ -107,7 +107,7 @@ bool xt_idle_give(xt_idle_job job) {
     if (!change(s, FREE, TAKEN)) continue;
     s->job = job;
     atomic_store(&s->subject, job.subject);
-    atomic_store(&s->forgotten, false);
+    atomic_store(&s->cancelled, false);
     atomic_store(&s->number, atomic_fetch_add(&numbers, 1));
     atomic_store(&s->state, WAITING);
     sem_post(&given);
@@ -117,11 +117,11 @@ bool xt_idle_give(xt_idle_job job) {
 }
 
 /* A slot may get another subject while it is looked at. That one is then forgotten too, which costs only the help. */
-void xt_idle_forget(const void *subject) {
+void xt_background_cancel(const void *subject) {
   for (int i = 0; i < ROOM; i++) {
     slot *s = &slots[i];
     if (atomic_load(&s->subject) != subject) continue;
-    atomic_store(&s->forgotten, true);
+    atomic_store(&s->cancelled, true);
     if (change(s, WAITING, TAKEN) || change(s, PAUSED, TAKEN)) end(s);
   }
 }
@@ -129,11 +129,11 @@ void xt_idle_forget(const void *subject) {
 static bool holds_forgotten(void) {
   for (int i = 0; i < ROOM; i++) {
     int state = atomic_load(&slots[i].state);
-    if ((state == IN_HAND || state == PAUSED) && atomic_load(&slots[i].forgotten)) return true;
+    if ((state == IN_HAND || state == PAUSED) && atomic_load(&slots[i].cancelled)) return true;
   }
   return false;
 }
 
-void xt_idle_settle(int timeout_ms) {
+void xt_background_settle(int timeout_ms) {
   for (int waited = 0; waited < 10 * timeout_ms && holds_forgotten(); waited++) rest(100);
 }

@@ -40,7 +40,7 @@ static void move(void) {
   if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) allow(&allowed);
 }
 
-void xt_give_way(void) {
+void xt_cpu_yield(void) {
   uint64_t before = now();
   if (even > before + SHARE * (uint64_t)BURST_NS) return;
   sched_yield();

@@ -7,6 +7,6 @@
 #ifndef XT_OS_CPU_YIELD_H
 #define XT_OS_CPU_YIELD_H
 
-void xt_give_way(void);
+void xt_cpu_yield(void);
 
 #endif

@@ -13,16 +13,16 @@ enum { PATIENCE_MS = 2000 };
 static atomic_int inside;
 static atomic_bool stopping;
 
-bool xt_calls_enter(void) {
+bool xt_exit_guard_enter(void) {
   atomic_fetch_add(&inside, 1);
   if (!atomic_load(&stopping)) return true;
   atomic_fetch_sub(&inside, 1);
   return false;
 }
 
-void xt_calls_leave(void) { atomic_fetch_sub(&inside, 1); }
+void xt_exit_guard_leave(void) { atomic_fetch_sub(&inside, 1); }
 
-bool xt_calls_stopping(void) { return atomic_load(&stopping); }
+bool xt_exit_guard_stopping(void) { return atomic_load(&stopping); }
 
 static void at_exit(int status) {
   struct timespec pause = {0, 1000000};
@@ -42,7 +42,7 @@ static void at_exit_without_status(void) { at_exit(EXIT_SUCCESS); }
 static void guard(void) { atexit(at_exit_without_status); }
 #endif
 
-void xt_calls_guard_exit(void) {
+void xt_exit_guard_install(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, guard);
 }

@@ -5,14 +5,14 @@
 #include <stdbool.h>
 
 /* False when the process is stopping: the call must not begin. Every true is paired with one leave. */
-bool xt_calls_enter(void);
-void xt_calls_leave(void);
+bool xt_exit_guard_enter(void);
+void xt_exit_guard_leave(void);
 
 /* Has the end begun? Whoever waits inside for somebody else gives up then. */
-bool xt_calls_stopping(void);
+bool xt_exit_guard_stopping(void);
 
 /* Registers the exit handler, once, after LibTorch is loaded so that it runs before LibTorch's own: it refuses new
  * calls, waits two seconds for those inside, and if some still are, ends the process at once. */
-void xt_calls_guard_exit(void);
+void xt_exit_guard_install(void);
 
 #endif

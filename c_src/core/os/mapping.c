@@ -79,7 +79,7 @@ static bool enter_table(void *data, size_t size) {
   return false;
 }
 
-xt_status xt_map_open(const xt_file *file, xt_region **out, xt_error *error) {
+xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
   void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
@@ -96,7 +96,7 @@ xt_status xt_map_open(const xt_file *file, xt_region **out, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-bool xt_map_poisoned(const void *data, size_t size) {
+bool xt_mapping_poisoned(const void *data, size_t size) {
   uintptr_t start = (uintptr_t)data;
   if (!atomic_load(&poisoned_count)) return false;
   for (int i = 0; i < MAPS; i++)

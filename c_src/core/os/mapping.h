@@ -12,9 +12,9 @@
 #include "core/os/file.h"
 
 /* The whole file, private: writes do not reach it. */
-xt_status xt_map_open(const xt_file *file, xt_region **out, xt_error *error);
+xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error);
 
 /* Is the memory part of a map whose file lost pages under it? */
-bool xt_map_poisoned(const void *data, size_t size);
+bool xt_mapping_poisoned(const void *data, size_t size);
 
 #endif

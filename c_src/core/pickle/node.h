@@ -51,7 +51,7 @@ typedef enum {
  *
  * A sparse tensor has no storage of its own but parts: indices and values, or compressed indices, plain indices and
  * values. A quantized one has a storage, and scales and zero points as its parts when they are per channel. */
-typedef struct xt_node_tensor {
+typedef struct xt_tensor_desc {
   xt_dtype dtype;
   uint32_t storage; /* XT_NO_STORAGE: a meta or sparse tensor */
   uint32_t ndim;
@@ -60,14 +60,14 @@ typedef struct xt_node_tensor {
   bool requires_grad, parameter, conj, neg, quantized;
   uint8_t layout; /* xt_layout */
   uint8_t part_count;
-  struct xt_node_parts *more; /* of sparse and quantized tensors */
-} xt_node_tensor;
+  struct xt_tensor_parts *more; /* of sparse and quantized tensors */
+} xt_tensor_desc;
 
-typedef struct xt_node_parts {
-  const xt_node_tensor *parts[3];
+typedef struct xt_tensor_parts {
+  const xt_tensor_desc *parts[3];
   double scale;
   int64_t zero_point, axis;
-} xt_node_parts;
+} xt_tensor_parts;
 
 enum { XT_NO_STORAGE = UINT32_MAX };
 
@@ -112,7 +112,7 @@ struct xt_node {
       xt_dtype dtype;
       uint8_t bytes[16]; /* little-endian */
     } scalar;
-    xt_node_tensor *tensor;
+    xt_tensor_desc *tensor;
   };
 };
 

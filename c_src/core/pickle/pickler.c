@@ -21,10 +21,10 @@ void xt_pickler_free(xt_pickler *p) {
 
 /* ---- Values ---- */
 
-void xt_put_none(xt_pickler *p) { op(p, 'N'); }
-void xt_put_bool(xt_pickler *p, bool value) { op(p, value ? 0x88 : 0x89); }
+void xt_pickler_put_none(xt_pickler *p) { op(p, 'N'); }
+void xt_pickler_put_bool(xt_pickler *p, bool value) { op(p, value ? 0x88 : 0x89); }
 
-void xt_put_int(xt_pickler *p, int64_t value) {
+void xt_pickler_put_int(xt_pickler *p, int64_t value) {
   if (value >= 0 && value <= MAX_BYTE) {
     op(p, 'K');
     op(p, (uint8_t)value);
@@ -42,7 +42,7 @@ void xt_put_int(xt_pickler *p, int64_t value) {
 }
 
 /* Two's complement, with a byte more where the sign would not fit. */
-void xt_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
+void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
   size_t length = size + 1;
   if (length <= MAX_BYTE) {
     op(p, 0x8a);
@@ -63,24 +63,24 @@ void xt_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negat
   p->out.size += length;
 }
 
-void xt_put_float(xt_pickler *p, double value) {
+void xt_pickler_put_float(xt_pickler *p, double value) {
   uint64_t bits;
   memcpy(&bits, &value, 8);
   op(p, 'G');
   for (int i = 7; i >= 0; i--) op(p, (uint8_t)(bits >> (8 * i))); /* big-endian */
 }
 
-void xt_put_text(xt_pickler *p, const char *text, size_t size) {
+void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size) {
   op(p, 'X');
   xt_buffer_le(&p->out, size, 4);
   xt_buffer_put(&p->out, text, size);
 }
 
 /* _codecs.encode('…', 'latin1'), as protocol 2 does. */
-void xt_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
+void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
   size_t length = size;
   for (size_t i = 0; i < size; i++) length += data[i] >= 0x80;
-  xt_put_global(p, "_codecs\nencode\n");
+  xt_pickler_put_global(p, "_codecs\nencode\n");
   op(p, 'X');
   xt_buffer_le(&p->out, length, 4);
   uint8_t *to = xt_buffer_room(&p->out, length);
@@ -90,21 +90,21 @@ void xt_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
     else *to++ = data[i];
   }
   p->out.size += length;
-  xt_put_text(p, "latin1", 6);
-  xt_put_tuple_of(p, 2);
-  xt_put_reduce(p);
+  xt_pickler_put_text(p, "latin1", 6);
+  xt_pickler_put_tuple_of(p, 2);
+  xt_pickler_put_reduce(p);
 }
 
 /* ---- Names ---- */
 
-static bool recall(xt_pickler *p, size_t place) {
-  if (!place) return false;
-  if (place - 1 <= MAX_BYTE) {
+static bool recall(xt_pickler *p, size_t number) {
+  if (!number) return false;
+  if (number - 1 <= MAX_BYTE) {
     op(p, 'h');
-    op(p, (uint8_t)(place - 1));
+    op(p, (uint8_t)(number - 1));
   } else {
     op(p, 'j');
-    xt_buffer_le(&p->out, place - 1, 4);
+    xt_buffer_le(&p->out, number - 1, 4);
   }
   return true;
 }
@@ -120,21 +120,21 @@ static void remember(xt_pickler *p) {
   p->memo++;
 }
 
-void xt_put_global(xt_pickler *p, const char *text) {
+void xt_pickler_put_global(xt_pickler *p, const char *text) {
   bool is_new;
-  size_t *place = xt_table_put(&p->globals, text, strlen(text), &is_new);
-  if (!place) {
+  size_t *number = xt_table_put(&p->globals, text, strlen(text), &is_new);
+  if (!number) {
     p->out.failed = true;
     return;
   }
-  if (recall(p, *place)) return;
+  if (recall(p, *number)) return;
   op(p, 'c');
   xt_buffer_text(&p->out, text);
-  *place = p->memo + 1;
+  *number = p->memo + 1;
   remember(p);
 }
 
-void xt_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {
+void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {
   op(p, 'c');
   xt_buffer_put(&p->out, module, module_size);
   op(p, '\n');
@@ -144,19 +144,19 @@ void xt_put_name(xt_pickler *p, const char *module, size_t module_size, const ch
 
 /* ---- Containers and calls ---- */
 
-void xt_put_mark(xt_pickler *p) { op(p, '('); }
-void xt_put_list(xt_pickler *p) { op(p, ']'); }
-void xt_put_dict(xt_pickler *p) { op(p, '}'); }
-void xt_put_appends(xt_pickler *p) { op(p, 'e'); }
-void xt_put_set_items(xt_pickler *p) { op(p, 'u'); }
-void xt_put_tuple(xt_pickler *p) { op(p, 't'); }
-void xt_put_tuple_of(xt_pickler *p, int count) { op(p, count ? (uint8_t)(0x84 + count) : ')'); }
-void xt_put_reduce(xt_pickler *p) { op(p, 'R'); }
-void xt_put_new(xt_pickler *p) { op(p, 0x81); }
-void xt_put_build(xt_pickler *p) { op(p, 'b'); }
-void xt_put_persistent(xt_pickler *p) { op(p, 'Q'); }
+void xt_pickler_put_mark(xt_pickler *p) { op(p, '('); }
+void xt_pickler_put_list(xt_pickler *p) { op(p, ']'); }
+void xt_pickler_put_dict(xt_pickler *p) { op(p, '}'); }
+void xt_pickler_put_appends(xt_pickler *p) { op(p, 'e'); }
+void xt_pickler_put_set_items(xt_pickler *p) { op(p, 'u'); }
+void xt_pickler_put_tuple(xt_pickler *p) { op(p, 't'); }
+void xt_pickler_put_tuple_of(xt_pickler *p, int count) { op(p, count ? (uint8_t)(0x84 + count) : ')'); }
+void xt_pickler_put_reduce(xt_pickler *p) { op(p, 'R'); }
+void xt_pickler_put_new(xt_pickler *p) { op(p, 0x81); }
+void xt_pickler_put_build(xt_pickler *p) { op(p, 'b'); }
+void xt_pickler_put_persistent(xt_pickler *p) { op(p, 'Q'); }
 
-const char *xt_storage_class(xt_dtype dtype) {
+const char *xt_pickler_storage_class(xt_dtype dtype) {
   switch (dtype) {
   case XT_float64: return "torch\nDoubleStorage\n";
   case XT_float32: return "torch\nFloatStorage\n";

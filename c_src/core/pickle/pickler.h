@@ -21,31 +21,31 @@ void xt_pickler_begin(xt_pickler *p);
 void xt_pickler_stop(xt_pickler *p);
 void xt_pickler_free(xt_pickler *p);
 
-void xt_put_none(xt_pickler *p);
-void xt_put_bool(xt_pickler *p, bool value);
-void xt_put_int(xt_pickler *p, int64_t value);
-void xt_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative); /* little-endian */
-void xt_put_float(xt_pickler *p, double value);
-void xt_put_text(xt_pickler *p, const char *text, size_t size);
-void xt_put_bytes(xt_pickler *p, const uint8_t *data, size_t size);
+void xt_pickler_put_none(xt_pickler *p);
+void xt_pickler_put_bool(xt_pickler *p, bool value);
+void xt_pickler_put_int(xt_pickler *p, int64_t value);
+void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative); /* little-endian */
+void xt_pickler_put_float(xt_pickler *p, double value);
+void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size);
+void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size);
 
 /* A class or function. The text must live as long as the pickler. */
-void xt_put_global(xt_pickler *p, const char *module_and_name); /* "torch\nFloatStorage\n" */
-void xt_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size);
+void xt_pickler_put_global(xt_pickler *p, const char *module_and_name); /* "torch\nFloatStorage\n" */
+void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size);
 
-void xt_put_mark(xt_pickler *p);
-void xt_put_list(xt_pickler *p);                /* [] */
-void xt_put_dict(xt_pickler *p);                /* {} */
-void xt_put_appends(xt_pickler *p);             /* what is above the mark, into the list below it */
-void xt_put_set_items(xt_pickler *p);           /* the same for a dict's keys and values */
-void xt_put_tuple(xt_pickler *p);               /* of what is above the mark */
-void xt_put_tuple_of(xt_pickler *p, int count); /* of the last 0 to 3 values; needs no mark */
-void xt_put_reduce(xt_pickler *p);              /* callable, tuple of arguments */
-void xt_put_new(xt_pickler *p);                 /* class, tuple of arguments */
-void xt_put_build(xt_pickler *p);               /* object, state */
-void xt_put_persistent(xt_pickler *p);
+void xt_pickler_put_mark(xt_pickler *p);
+void xt_pickler_put_list(xt_pickler *p);                /* [] */
+void xt_pickler_put_dict(xt_pickler *p);                /* {} */
+void xt_pickler_put_appends(xt_pickler *p);             /* what is above the mark, into the list below it */
+void xt_pickler_put_set_items(xt_pickler *p);           /* the same for a dict's keys and values */
+void xt_pickler_put_tuple(xt_pickler *p);               /* of what is above the mark */
+void xt_pickler_put_tuple_of(xt_pickler *p, int count); /* of the last 0 to 3 values; needs no mark */
+void xt_pickler_put_reduce(xt_pickler *p);              /* callable, tuple of arguments */
+void xt_pickler_put_new(xt_pickler *p);                 /* class, tuple of arguments */
+void xt_pickler_put_build(xt_pickler *p);               /* object, state */
+void xt_pickler_put_persistent(xt_pickler *p);
 
 /* "torch\nFloatStorage\n"; NULL for dtypes that have no storage class of their own. */
-const char *xt_storage_class(xt_dtype dtype);
+const char *xt_pickler_storage_class(xt_dtype dtype);
 
 #endif

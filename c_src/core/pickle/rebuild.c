@@ -2,22 +2,22 @@
 
 #include "core/pickle/rebuild_internal.h"
 
-void xt_meaning_free(xt_meaning *meaning) {
-  xt_table_free(&meaning->by_key);
-  xt_table_free(&meaning->labels);
-  meaning->storages = NULL;
-  meaning->storage_count = 0;
+void xt_rebuild_free(xt_rebuild *rebuild) {
+  xt_table_free(&rebuild->by_key);
+  xt_table_free(&rebuild->labels);
+  rebuild->storages = NULL;
+  rebuild->storage_count = 0;
 }
 
 /* ---- Names ---- */
 
 static bool in_list(const char *text, size_t size, const char *const *list) {
   for (; *list; list++)
-    if (xt_equals(text, size, *list)) return true;
+    if (xt_text_equals(text, size, *list)) return true;
   return false;
 }
 
-xt_dtype xt_meaning_storage_dtype(const xt_node *class) {
+xt_dtype xt_rebuild_storage_dtype(const xt_node *class) {
   static const struct {
     const char *name;
     xt_dtype dtype;
@@ -45,7 +45,7 @@ xt_dtype xt_meaning_storage_dtype(const xt_node *class) {
   if (class->kind != XT_NODE_GLOBAL || !in_list(class->global.module, class->global.module_size, modules))
     return XT_DTYPE_COUNT;
   for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-    if (xt_equals(class->global.name, class->global.name_size, classes[i].name)) return classes[i].dtype;
+    if (xt_text_equals(class->global.name, class->global.name_size, classes[i].name)) return classes[i].dtype;
   return XT_DTYPE_COUNT;
 }
 
@@ -81,28 +81,28 @@ static bool allowed(const xt_node *g) {
   static const char *const tensor_modules[] = {"torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse", NULL};
   const char *name = g->global.name, *module = g->global.module;
   size_t name_size = g->global.name_size, module_size = g->global.module_size;
-  if (xt_equals(module, module_size, "collections")) return in_list(name, name_size, collections);
-  if (xt_equals(module, module_size, "builtins") || xt_equals(module, module_size, "__builtin__"))
+  if (xt_text_equals(module, module_size, "collections")) return in_list(name, name_size, collections);
+  if (xt_text_equals(module, module_size, "builtins") || xt_text_equals(module, module_size, "__builtin__"))
     return in_list(name, name_size, builtins);
-  if (xt_equals(module, module_size, "_codecs")) return xt_equals(name, name_size, "encode");
-  if (xt_equals(module, module_size, "torch.nn.parameter")) return xt_equals(name, name_size, "Parameter");
-  if (xt_equals(module, module_size, "torch.serialization")) return xt_equals(name, name_size, "_get_layout");
-  if (xt_equals(module, module_size, "torch._utils")) return in_list(name, name_size, rebuilds);
-  if (xt_equals(module, module_size, "torch._tensor") || xt_equals(module, module_size, "torch.tensor"))
-    return xt_equals(name, name_size, "_rebuild_from_type_v2");
-  if (xt_equals(module, module_size, "torch.storage"))
-    return xt_equals(name, name_size, "TypedStorage") || xt_equals(name, name_size, "UntypedStorage");
-  if (xt_equals(module, module_size, "torch") && in_list(name, name_size, torch_names)) return true;
-  if (xt_meaning_storage_dtype(g) != XT_DTYPE_COUNT) return true;
+  if (xt_text_equals(module, module_size, "_codecs")) return xt_text_equals(name, name_size, "encode");
+  if (xt_text_equals(module, module_size, "torch.nn.parameter")) return xt_text_equals(name, name_size, "Parameter");
+  if (xt_text_equals(module, module_size, "torch.serialization")) return xt_text_equals(name, name_size, "_get_layout");
+  if (xt_text_equals(module, module_size, "torch._utils")) return in_list(name, name_size, rebuilds);
+  if (xt_text_equals(module, module_size, "torch._tensor") || xt_text_equals(module, module_size, "torch.tensor"))
+    return xt_text_equals(name, name_size, "_rebuild_from_type_v2");
+  if (xt_text_equals(module, module_size, "torch.storage"))
+    return xt_text_equals(name, name_size, "TypedStorage") || xt_text_equals(name, name_size, "UntypedStorage");
+  if (xt_text_equals(module, module_size, "torch") && in_list(name, name_size, torch_names)) return true;
+  if (xt_rebuild_storage_dtype(g) != XT_DTYPE_COUNT) return true;
   /* torch.FloatTensor and its kin: a capital, and Tensor at the end */
   return in_list(module, module_size, tensor_modules) && name_size > 6 && !memcmp(name + name_size - 6, "Tensor", 6) &&
          *name >= 'A' && *name <= 'Z';
 }
 
-xt_status xt_meaning_global(xt_meaning *m, xt_node *g) {
+xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
   char name[64];
   bool lower = g->global.name_size && *g->global.name >= 'a' && *g->global.name <= 'z'; /* as all dtypes are */
-  if (lower && xt_equals(g->global.module, g->global.module_size, "torch") && g->global.name_size < sizeof name) {
+  if (lower && xt_text_equals(g->global.module, g->global.module_size, "torch") && g->global.name_size < sizeof name) {
     memcpy(name, g->global.name, g->global.name_size);
     name[g->global.name_size] = 0;
     xt_dtype dtype = xt_dtype_from_name(name);
@@ -112,9 +112,9 @@ xt_status xt_meaning_global(xt_meaning *m, xt_node *g) {
       return XT_STATUS_ok;
     }
   }
-  if (m->strict && !allowed(g))
+  if (r->strict && !allowed(g))
     return xt_error_at(
-        m->error, XT_STATUS_forbidden, m->at,
+        r->error, XT_STATUS_forbidden, r->at,
         "strict: the file names %.*s.%.*s, which torch's weights_only refuses; without strict: true it is read as an "
         "inert object",
         (int)g->global.module_size, g->global.module, (int)g->global.name_size, g->global.name);
@@ -123,25 +123,25 @@ xt_status xt_meaning_global(xt_meaning *m, xt_node *g) {
 
 /* ---- Storages ---- */
 
-bool xt_meaning_reserve(xt_meaning *m, size_t count) {
-  if (count <= m->storage_room) return true;
-  xt_storage *grown = xt_arena_alloc(m->arena, count, sizeof *grown);
+bool xt_rebuild_reserve(xt_rebuild *r, size_t count) {
+  if (count <= r->storage_room) return true;
+  xt_storage *grown = xt_arena_alloc(r->arena, count, sizeof *grown);
   if (!grown) return false;
-  if (m->storage_count) memcpy(grown, m->storages, m->storage_count * sizeof *grown);
-  m->storages = grown;
-  m->storage_room = count;
+  if (r->storage_count) memcpy(grown, r->storages, r->storage_count * sizeof *grown);
+  r->storages = grown;
+  r->storage_room = count;
   return true;
 }
 
-xt_status xt_meaning_add_storage(xt_meaning *m, const xt_node *key, const char *location, xt_dtype dtype, int64_t numel,
+xt_status xt_rebuild_add_storage(xt_rebuild *r, const xt_node *key, const char *location, xt_dtype dtype, int64_t numel,
                                  uint32_t *index) {
   int64_t bytes;
   if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
-    return xt_meaning_corrupt(m, "a storage's size is negative or too large");
-  if (m->storage_count == m->storage_room && !xt_meaning_reserve(m, m->storage_room ? 2 * m->storage_room : 64))
-    return xt_meaning_no_memory(m);
-  *index = (uint32_t)m->storage_count;
-  m->storages[m->storage_count++] = (xt_storage){.key = key->text.data,
+    return xt_rebuild_corrupt(r, "a storage's size is negative or too large");
+  if (r->storage_count == r->storage_room && !xt_rebuild_reserve(r, r->storage_room ? 2 * r->storage_room : 64))
+    return xt_rebuild_no_memory(r);
+  *index = (uint32_t)r->storage_count;
+  r->storages[r->storage_count++] = (xt_storage){.key = key->text.data,
                                                  .key_size = key->text.size,
                                                  .location = location,
                                                  .location_size = strlen(location),
@@ -152,29 +152,29 @@ xt_status xt_meaning_add_storage(xt_meaning *m, const xt_node *key, const char *
   return XT_STATUS_ok;
 }
 
-xt_status xt_meaning_inline(xt_meaning *m, xt_dtype dtype, const char *data, size_t size, bool big_endian,
+xt_status xt_rebuild_inline(xt_rebuild *r, xt_dtype dtype, const char *data, size_t size, bool big_endian,
                             uint32_t *index) {
-  char *text = xt_arena_alloc(m->arena, 32, 1);
+  char *text = xt_arena_alloc(r->arena, 32, 1);
   xt_node key = {.kind = XT_NODE_TEXT};
-  if (!text) return xt_meaning_no_memory(m);
-  key.text.size = (size_t)snprintf(text, 32, "inline/%zu", m->storage_count);
+  if (!text) return xt_rebuild_no_memory(r);
+  key.text.size = (size_t)snprintf(text, 32, "inline/%zu", r->storage_count);
   key.text.data = text;
-  xt_status status = xt_meaning_add_storage(m, &key, "cpu", dtype, (int64_t)(size / xt_dtype_get(dtype)->size), index);
+  xt_status status = xt_rebuild_add_storage(r, &key, "cpu", dtype, (int64_t)(size / xt_dtype_get(dtype)->size), index);
   if (status != XT_STATUS_ok) return status;
-  m->storages[*index].data = (const uint8_t *)data;
-  m->storages[*index].big_endian = big_endian;
+  r->storages[*index].data = (const uint8_t *)data;
+  r->storages[*index].big_endian = big_endian;
   return status;
 }
 
 /* The key of a storage, told apart from that of another pickle's. */
-static bool full_key(xt_meaning *m, const xt_node *key, const char **text, size_t *size) {
-  size_t prefix = m->folder ? strlen(m->folder) : 0;
+static bool full_key(xt_rebuild *r, const xt_node *key, const char **text, size_t *size) {
+  size_t prefix = r->folder ? strlen(r->folder) : 0;
   *text = key->text.data;
   *size = prefix + key->text.size;
   if (!prefix) return true;
-  char *full = xt_arena_alloc(m->arena, *size, 1);
+  char *full = xt_arena_alloc(r->arena, *size, 1);
   if (!full) return false;
-  memcpy(full, m->folder, prefix);
+  memcpy(full, r->folder, prefix);
   memcpy(full + prefix, key->text.data, key->text.size);
   *text = full;
   return true;
@@ -183,8 +183,8 @@ static bool full_key(xt_meaning *m, const xt_node *key, const char **text, size_
 /* (key, offset, count), of files up to 0.3: only a part of the storage is meant. */
 static bool get_view(const xt_node *view, int64_t numel, xt_node *storage) {
   if (!view || view->kind == XT_NODE_NONE) return true;
-  const xt_node *start = view->kind == XT_NODE_TUPLE ? xt_arg(view, 1) : NULL;
-  const xt_node *count = start ? xt_arg(view, 2) : NULL;
+  const xt_node *start = view->kind == XT_NODE_TUPLE ? xt_node_arg(view, 1) : NULL;
+  const xt_node *count = start ? xt_node_arg(view, 2) : NULL;
   if (!count || start->kind != XT_NODE_INT || count->kind != XT_NODE_INT || start->integer < 0 || count->integer < 0 ||
       start->integer > numel || count->integer > numel - start->integer)
     return false;
@@ -194,125 +194,128 @@ static bool get_view(const xt_node *view, int64_t numel, xt_node *storage) {
 }
 
 static bool is_untyped(const xt_node *class) {
-  return xt_equals(class->global.name, class->global.name_size, "UntypedStorage") ||
-         xt_equals(class->global.name, class->global.name_size, "_UntypedStorage");
+  return xt_text_equals(class->global.name, class->global.name_size, "UntypedStorage") ||
+         xt_text_equals(class->global.name, class->global.name_size, "_UntypedStorage");
 }
 
 enum { MAX_KEY = 256 }; /* torch's are numbers and "cuda:0" */
 
-static xt_status storage_id(xt_meaning *m, const xt_node *id, xt_node **out) {
+static xt_status storage_id(xt_rebuild *r, const xt_node *id, xt_node **out) {
   if (id->kind != XT_NODE_TUPLE || id->list.count < 5 || !xt_node_is_text(id->list.items[0], "storage", 7))
-    return xt_meaning_corrupt(m, "a persistent id is no storage");
+    return xt_rebuild_corrupt(r, "a persistent id is no storage");
   const xt_node *class = id->list.items[1], *key = id->list.items[2], *location = id->list.items[3],
                 *numel = id->list.items[4];
-  xt_dtype dtype = xt_meaning_storage_dtype(class);
-  if (dtype == XT_DTYPE_COUNT) return xt_meaning_corrupt(m, "a storage has an unknown class");
-  if (m->strict && m->ids == XT_IDS_LEGACY && is_untyped(class))
-    return xt_error_at(m->error, XT_STATUS_forbidden, m->at,
+  xt_dtype dtype = xt_rebuild_storage_dtype(class);
+  if (dtype == XT_DTYPE_COUNT) return xt_rebuild_corrupt(r, "a storage has an unknown class");
+  if (r->strict && r->ids == XT_IDS_LEGACY && is_untyped(class))
+    return xt_error_at(r->error, XT_STATUS_forbidden, r->at,
                        "strict: torch's weights_only cannot read an untyped storage of a legacy file");
   if (key->kind != XT_NODE_TEXT || location->kind != XT_NODE_TEXT || numel->kind != XT_NODE_INT)
-    return xt_meaning_corrupt(m, "a storage's key, location or size has the wrong type");
+    return xt_rebuild_corrupt(r, "a storage's key, location or size has the wrong type");
   if (key->text.size > MAX_KEY || location->text.size > MAX_KEY)
-    return xt_meaning_corrupt(m, "a storage's key or location is too long");
+    return xt_rebuild_corrupt(r, "a storage's key or location is too long");
   xt_node full = {.kind = XT_NODE_TEXT};
   bool is_new;
   uint32_t index;
   int64_t bytes;
-  if (!full_key(m, key, &full.text.data, &full.text.size)) return xt_meaning_no_memory(m);
-  size_t *place = xt_table_put(&m->by_key, full.text.data, full.text.size, &is_new);
-  if (!place) return xt_meaning_no_memory(m);
+  if (!full_key(r, key, &full.text.data, &full.text.size)) return xt_rebuild_no_memory(r);
+  size_t *slot = xt_table_put(&r->by_key, full.text.data, full.text.size, &is_new);
+  if (!slot) return xt_rebuild_no_memory(r);
   if (is_new) {
-    xt_status status = xt_meaning_add_storage(m, &full, "", dtype, numel->integer, &index);
+    xt_status status = xt_rebuild_add_storage(r, &full, "", dtype, numel->integer, &index);
     if (status != XT_STATUS_ok) return status;
-    m->storages[index].location = location->text.data;
-    m->storages[index].location_size = location->text.size;
-    *place = index;
+    r->storages[index].location = location->text.data;
+    r->storages[index].location_size = location->text.size;
+    *slot = index;
   } else if (__builtin_mul_overflow(numel->integer, (int64_t)xt_dtype_get(dtype)->size, &bytes) ||
-             m->storages[*place].bytes != (uint64_t)bytes) {
-    return xt_meaning_corrupt(m, "one storage has two sizes");
+             r->storages[*slot].bytes != (uint64_t)bytes) {
+    return xt_rebuild_corrupt(r, "one storage has two sizes");
   }
-  *out = xt_node_new(m->arena, XT_NODE_STORAGE);
-  if (!*out) return xt_meaning_no_memory(m);
-  (*out)->storage.index = (uint32_t)*place;
+  *out = xt_node_new(r->arena, XT_NODE_STORAGE);
+  if (!*out) return xt_rebuild_no_memory(r);
+  (*out)->storage.index = (uint32_t)*slot;
   (*out)->storage.count = -1;
-  if (m->ids == XT_IDS_LEGACY && !get_view(xt_arg(id, 5), numel->integer, *out))
-    return xt_meaning_corrupt(m, "a view reaches past its storage");
+  if (r->ids == XT_IDS_LEGACY && !get_view(xt_node_arg(id, 5), numel->integer, *out))
+    return xt_rebuild_corrupt(r, "a view reaches past its storage");
   return XT_STATUS_ok;
 }
 
-xt_status xt_meaning_persistent(xt_meaning *m, xt_node *id, xt_node **out) {
-  if (m->ids == XT_IDS_NONE)
-    return xt_meaning_corrupt(m,
+xt_status xt_rebuild_persistent(xt_rebuild *r, xt_node *id, xt_node **out) {
+  if (r->ids == XT_IDS_NONE)
+    return xt_rebuild_corrupt(r,
                               "it refers to storages outside of it: torch.save wrote it as a part of something else");
-  if (m->ids == XT_IDS_LABELS) {
+  if (r->ids == XT_IDS_LABELS) {
     if (id->kind == XT_NODE_TUPLE && id->list.count) return *out = id->list.items[0], XT_STATUS_ok; /* a class */
-    size_t *place = id->kind == XT_NODE_TEXT ? xt_table_get(&m->labels, id->text.data, id->text.size) : NULL;
-    if (!place) return xt_meaning_corrupt(m, "a persistent id is no key of a tensor or storage");
-    *out = (xt_node *)*place;
+    size_t *slot = id->kind == XT_NODE_TEXT ? xt_table_get(&r->labels, id->text.data, id->text.size) : NULL;
+    if (!slot) return xt_rebuild_corrupt(r, "a persistent id is no key of a tensor or storage");
+    *out = (xt_node *)*slot;
     return XT_STATUS_ok;
   }
   /* ('module', class, file, source): a class and where it was written */
-  if (m->ids == XT_IDS_LEGACY && id->kind == XT_NODE_TUPLE && id->list.count >= 2 &&
+  if (r->ids == XT_IDS_LEGACY && id->kind == XT_NODE_TUPLE && id->list.count >= 2 &&
       xt_node_is_text(id->list.items[0], "module", 6))
     return *out = id->list.items[1], XT_STATUS_ok;
-  return storage_id(m, id, out);
+  return storage_id(r, id, out);
 }
 
 /* ---- Calls ---- */
 
-static xt_status reduce_torch(xt_meaning *m, const char *name, size_t size, xt_node *args, xt_node **out) {
-  if (xt_equals(name, size, "_rebuild_tensor_v2")) return xt_rebuild_tensor(m, args, 2, out);
-  if (xt_equals(name, size, "_rebuild_tensor_v3")) return xt_rebuild_tensor(m, args, 3, out);
-  if (xt_equals(name, size, "_rebuild_tensor")) return xt_rebuild_tensor(m, args, 1, out);
-  if (xt_equals(name, size, "_rebuild_parameter") || xt_equals(name, size, "_rebuild_parameter_with_state"))
-    return xt_rebuild_parameter(m, args, out);
-  if (xt_equals(name, size, "_rebuild_meta_tensor_no_storage")) return xt_rebuild_meta(m, args, out);
-  if (xt_equals(name, size, "_rebuild_sparse_tensor") || xt_equals(name, size, "_rebuild_sparse_csr_tensor"))
-    return xt_rebuild_sparse(m, args, out);
-  if (xt_equals(name, size, "_rebuild_qtensor")) return xt_rebuild_quantized(m, args, out);
-  if (xt_equals(name, size, "_rebuild_device_tensor_from_numpy") ||
-      xt_equals(name, size, "_rebuild_device_tensor_from_cpu_tensor") || xt_equals(name, size, "_rebuild_xla_tensor"))
-    return xt_rebuild_device_tensor(m, args, out);
+static xt_status reduce_torch(xt_rebuild *r, const char *name, size_t size, xt_node *args, xt_node **out) {
+  if (xt_text_equals(name, size, "_rebuild_tensor_v2")) return xt_rebuild_tensor(r, args, 2, out);
+  if (xt_text_equals(name, size, "_rebuild_tensor_v3")) return xt_rebuild_tensor(r, args, 3, out);
+  if (xt_text_equals(name, size, "_rebuild_tensor")) return xt_rebuild_tensor(r, args, 1, out);
+  if (xt_text_equals(name, size, "_rebuild_parameter") || xt_text_equals(name, size, "_rebuild_parameter_with_state"))
+    return xt_rebuild_parameter(r, args, out);
+  if (xt_text_equals(name, size, "_rebuild_meta_tensor_no_storage")) return xt_rebuild_meta(r, args, out);
+  if (xt_text_equals(name, size, "_rebuild_sparse_tensor") || xt_text_equals(name, size, "_rebuild_sparse_csr_tensor"))
+    return xt_rebuild_sparse(r, args, out);
+  if (xt_text_equals(name, size, "_rebuild_qtensor")) return xt_rebuild_quantized(r, args, out);
+  if (xt_text_equals(name, size, "_rebuild_device_tensor_from_numpy") ||
+      xt_text_equals(name, size, "_rebuild_device_tensor_from_cpu_tensor") ||
+      xt_text_equals(name, size, "_rebuild_xla_tensor"))
+    return xt_rebuild_device_tensor(r, args, out);
   return XT_STATUS_ok;
 }
 
-xt_status xt_meaning_reduce(xt_meaning *m, xt_node *callable, xt_node *args, xt_node **out) {
+xt_status xt_rebuild_reduce(xt_rebuild *r, xt_node *callable, xt_node *args, xt_node **out) {
   if (callable->kind != XT_NODE_GLOBAL) return XT_STATUS_ok;
   const char *module = callable->global.module, *name = callable->global.name;
   size_t module_size = callable->global.module_size, size = callable->global.name_size;
-  if (xt_equals(module, module_size, "torch._utils")) return reduce_torch(m, name, size, args, out);
-  if (xt_equals(module, module_size, "collections")) {
-    if (xt_equals(name, size, "OrderedDict") || xt_equals(name, size, "Counter")) return xt_make_dict(m, args, 0, out);
-    if (xt_equals(name, size, "defaultdict")) return xt_make_dict(m, args, 1, out);
-  } else if (xt_equals(module, module_size, "builtins") || xt_equals(module, module_size, "__builtin__")) {
-    if (xt_equals(name, size, "set")) return xt_make_items(m, args, XT_NODE_SET, out);
-    if (xt_equals(name, size, "frozenset")) return xt_make_items(m, args, XT_NODE_FROZENSET, out);
-    if (xt_equals(name, size, "complex")) return xt_make_complex_node(m, args, out);
-    if (xt_equals(name, size, "bytearray")) return xt_make_bytearray(m, args, XT_NODE_BYTEARRAY, out);
+  if (xt_text_equals(module, module_size, "torch._utils")) return reduce_torch(r, name, size, args, out);
+  if (xt_text_equals(module, module_size, "collections")) {
+    if (xt_text_equals(name, size, "OrderedDict") || xt_text_equals(name, size, "Counter"))
+      return xt_rebuild_dict(r, args, 0, out);
+    if (xt_text_equals(name, size, "defaultdict")) return xt_rebuild_dict(r, args, 1, out);
+  } else if (xt_text_equals(module, module_size, "builtins") || xt_text_equals(module, module_size, "__builtin__")) {
+    if (xt_text_equals(name, size, "set")) return xt_rebuild_items(r, args, XT_NODE_SET, out);
+    if (xt_text_equals(name, size, "frozenset")) return xt_rebuild_items(r, args, XT_NODE_FROZENSET, out);
+    if (xt_text_equals(name, size, "complex")) return xt_rebuild_complex(r, args, out);
+    if (xt_text_equals(name, size, "bytearray")) return xt_rebuild_bytearray(r, args, XT_NODE_BYTEARRAY, out);
     /* bytes(): how protocol 2 writes that there are none */
-    if (xt_equals(name, size, "bytes") && !args->list.count) return xt_make_bytearray(m, args, XT_NODE_BYTES, out);
-  } else if (xt_equals(module, module_size, "torch")) {
-    if (xt_equals(name, size, "Size")) return xt_make_items(m, args, XT_NODE_TUPLE, out);
-    if (xt_equals(name, size, "device")) return xt_make_device_node(m, args, out);
-  } else if (xt_equals(module, module_size, "_codecs") && xt_equals(name, size, "encode")) {
-    return xt_make_latin1(m, args, out);
+    if (xt_text_equals(name, size, "bytes") && !args->list.count)
+      return xt_rebuild_bytearray(r, args, XT_NODE_BYTES, out);
+  } else if (xt_text_equals(module, module_size, "torch")) {
+    if (xt_text_equals(name, size, "Size")) return xt_rebuild_items(r, args, XT_NODE_TUPLE, out);
+    if (xt_text_equals(name, size, "device")) return xt_rebuild_device(r, args, out);
+  } else if (xt_text_equals(module, module_size, "_codecs") && xt_text_equals(name, size, "encode")) {
+    return xt_rebuild_latin1(r, args, out);
   } else if (xt_node_is_global(callable, "torch._tensor", "_rebuild_from_type_v2") ||
              xt_node_is_global(callable, "torch.tensor", "_rebuild_from_type_v2")) {
-    return xt_rebuild_typed(m, args, out);
+    return xt_rebuild_typed(r, args, out);
   } else if (xt_node_is_global(callable, "torch.storage", "_load_from_bytes")) {
-    return xt_load_from_bytes(m, args, out);
+    return xt_rebuild_nested(r, args, out);
   } else if (xt_node_is_global(callable, "torch.nn.parameter", "Parameter") ||
              xt_node_is_global(callable, "torch.autograd.variable", "Variable")) {
-    return xt_rebuild_parameter(m, args, out); /* the oldest form; its requires_grad comes later */
-  } else if (xt_is_numpy(callable)) {
-    return xt_numpy_reduce(m, callable, args, out);
+    return xt_rebuild_parameter(r, args, out); /* the oldest form; its requires_grad comes later */
+  } else if (xt_rebuild_is_numpy(callable)) {
+    return xt_rebuild_numpy(r, callable, args, out);
   }
   return XT_STATUS_ok;
 }
 
-xt_status xt_meaning_build(xt_meaning *m, xt_node *target, xt_node *state, bool *done) {
+xt_status xt_rebuild_build(xt_rebuild *r, xt_node *target, xt_node *state, bool *done) {
   *done = false;
-  xt_status status = xt_build_tensor(m, target, state, done);
-  if (status == XT_STATUS_ok && !*done) status = xt_numpy_build(m, target, state, done);
+  xt_status status = xt_rebuild_tensor_state(r, target, state, done);
+  if (status == XT_STATUS_ok && !*done) status = xt_rebuild_numpy_state(r, target, state, done);
   return status;
 }

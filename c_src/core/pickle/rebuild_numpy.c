@@ -4,10 +4,13 @@
 enum { MAX_DIMS = 64 };
 
 /* numpy.core.multiarray, numpy._core.multiarray since 2.0, … */
-bool xt_is_numpy(const xt_node *g) { return g->global.module_size >= 5 && !memcmp(g->global.module, "numpy", 5); }
+bool xt_rebuild_is_numpy(const xt_node *g) {
+  return g->global.module_size >= 5 && !memcmp(g->global.module, "numpy", 5);
+}
 
 static bool names(const xt_node *g, const char *module, const char *name) {
-  if (g->kind != XT_NODE_GLOBAL || !xt_is_numpy(g) || !xt_equals(g->global.name, g->global.name_size, name))
+  if (g->kind != XT_NODE_GLOBAL || !xt_rebuild_is_numpy(g) ||
+      !xt_text_equals(g->global.name, g->global.name_size, name))
     return false;
   size_t size = strlen(module);
   return g->global.module_size >= size && !memcmp(g->global.module + g->global.module_size - size, module, size);
@@ -22,8 +25,8 @@ static bool get_dtype(const xt_node *node, xt_dtype *dtype, bool *big_endian) {
                {"i2", XT_int16},   {"i1", XT_int8},      {"u1", XT_uint8},       {"u2", XT_uint16}, {"u4", XT_uint32},
                {"u8", XT_uint64},  {"c8", XT_complex64}, {"c16", XT_complex128}, {"b1", XT_bool}};
   if (!node || node->kind != XT_NODE_OBJECT || !names(node->object->callable, "numpy", "dtype")) return false;
-  const xt_node *code = xt_arg(node->object->args, 0), *state = node->object->state;
-  const xt_node *order = state && state->kind == XT_NODE_TUPLE ? xt_arg(state, 1) : NULL;
+  const xt_node *code = xt_node_arg(node->object->args, 0), *state = node->object->state;
+  const xt_node *order = state && state->kind == XT_NODE_TUPLE ? xt_node_arg(state, 1) : NULL;
   *big_endian = order && xt_node_is_text(order, ">", 1);
   for (size_t i = 0; code && i < sizeof codes / sizeof *codes; i++)
     if (xt_node_is_text(code, codes[i].code, strlen(codes[i].code))) return *dtype = codes[i].dtype, true;
@@ -35,7 +38,7 @@ static bool is_data(const xt_node *node) {
   return node && (node->kind == XT_NODE_BYTES || node->kind == XT_NODE_BYTEARRAY || node->kind == XT_NODE_TEXT);
 }
 
-static xt_status make_array(xt_meaning *m, const xt_node *shape, const xt_node *type, bool fortran, const xt_node *data,
+static xt_status make_array(xt_rebuild *r, const xt_node *shape, const xt_node *type, bool fortran, const xt_node *data,
                             xt_node **out) {
   int64_t sizes[MAX_DIMS], numel = 1, bytes;
   xt_dtype dtype;
@@ -43,30 +46,30 @@ static xt_status make_array(xt_meaning *m, const xt_node *shape, const xt_node *
   uint32_t storage;
   if (!shape || shape->kind != XT_NODE_TUPLE || !get_dtype(type, &dtype, &big_endian) || !is_data(data))
     return XT_STATUS_ok;
-  if (shape->list.count > MAX_DIMS) return xt_meaning_corrupt(m, "an array has more than 64 dimensions");
+  if (shape->list.count > MAX_DIMS) return xt_rebuild_corrupt(r, "an array has more than 64 dimensions");
   for (size_t d = 0; d < shape->list.count; d++) {
     const xt_node *size = shape->list.items[d];
-    if (size->kind != XT_NODE_INT || size->integer < 0) return xt_meaning_corrupt(m, "an array's shape is malformed");
+    if (size->kind != XT_NODE_INT || size->integer < 0) return xt_rebuild_corrupt(r, "an array's shape is malformed");
     sizes[d] = size->integer;
-    if (__builtin_mul_overflow(numel, sizes[d], &numel)) return xt_meaning_corrupt(m, "an array's shape overflows");
+    if (__builtin_mul_overflow(numel, sizes[d], &numel)) return xt_rebuild_corrupt(r, "an array's shape overflows");
   }
   if (__builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes) || (uint64_t)bytes != data->text.size)
-    return xt_meaning_corrupt(m, "an array's shape does not fit its bytes");
-  xt_status status = xt_meaning_inline(m, dtype, data->text.data, data->text.size, big_endian, &storage);
+    return xt_rebuild_corrupt(r, "an array's shape does not fit its bytes");
+  xt_status status = xt_rebuild_inline(r, dtype, data->text.data, data->text.size, big_endian, &storage);
   if (status != XT_STATUS_ok) return status;
-  return xt_meaning_contiguous(m, storage, dtype, sizes, (uint32_t)shape->list.count, fortran, out);
+  return xt_rebuild_contiguous(r, storage, dtype, sizes, (uint32_t)shape->list.count, fortran, out);
 }
 
 /* scalar(dtype, bytes) */
-static xt_status make_scalar(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *data = xt_arg(args, 1);
+static xt_status make_scalar(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *data = xt_node_arg(args, 1);
   xt_dtype dtype;
   bool big_endian;
-  if (!get_dtype(xt_arg(args, 0), &dtype, &big_endian) || !is_data(data)) return XT_STATUS_ok;
+  if (!get_dtype(xt_node_arg(args, 0), &dtype, &big_endian) || !is_data(data)) return XT_STATUS_ok;
   size_t size = xt_dtype_get(dtype)->size;
-  if (data->text.size != size) return xt_meaning_corrupt(m, "a scalar does not fit its bytes");
-  *out = xt_node_new(m->arena, XT_NODE_SCALAR);
-  if (!*out) return xt_meaning_no_memory(m);
+  if (data->text.size != size) return xt_rebuild_corrupt(r, "a scalar does not fit its bytes");
+  *out = xt_node_new(r->arena, XT_NODE_SCALAR);
+  if (!*out) return xt_rebuild_no_memory(r);
   (*out)->scalar.dtype = dtype;
   size_t part = xt_dtype_get(dtype)->kind == XT_KIND_COMPLEX ? size / 2 : size;
   for (size_t i = 0; i < size; i++)
@@ -74,31 +77,31 @@ static xt_status make_scalar(xt_meaning *m, const xt_node *args, xt_node **out) 
   return XT_STATUS_ok;
 }
 
-xt_status xt_numpy_reduce(xt_meaning *m, const xt_node *callable, const xt_node *args, xt_node **out) {
-  if (names(callable, "multiarray", "scalar")) return make_scalar(m, args, out);
+xt_status xt_rebuild_numpy(xt_rebuild *r, const xt_node *callable, const xt_node *args, xt_node **out) {
+  if (names(callable, "multiarray", "scalar")) return make_scalar(r, args, out);
   /* _frombuffer(bytes, dtype, shape, order): protocol 5 */
   if (names(callable, "numeric", "_frombuffer")) {
-    const xt_node *order = xt_arg(args, 3);
-    return make_array(m, xt_arg(args, 2), xt_arg(args, 1), order && xt_node_is_text(order, "F", 1), xt_arg(args, 0),
-                      out);
+    const xt_node *order = xt_node_arg(args, 3);
+    return make_array(r, xt_node_arg(args, 2), xt_node_arg(args, 1), order && xt_node_is_text(order, "F", 1),
+                      xt_node_arg(args, 0), out);
   }
   return XT_STATUS_ok;
 }
 
 /* _reconstruct(ndarray, (0,), b'b') and then the state (version, shape, dtype, is_fortran, bytes), at first without a
  * version. */
-xt_status xt_numpy_build(xt_meaning *m, xt_node *target, const xt_node *state, bool *done) {
+xt_status xt_rebuild_numpy_state(xt_rebuild *r, xt_node *target, const xt_node *state, bool *done) {
   xt_node *made = NULL;
   bool fortran = false;
   if (target->kind != XT_NODE_OBJECT || !names(target->object->callable, "multiarray", "_reconstruct") ||
       state->kind != XT_NODE_TUPLE || state->list.count < 4 || state->list.count > 5)
     return XT_STATUS_ok;
   size_t first = state->list.count - 4;
-  const xt_node *order = xt_arg(state, first + 2);
+  const xt_node *order = xt_node_arg(state, first + 2);
   if (order->kind == XT_NODE_INT) fortran = order->integer != 0;
-  else if (!xt_get_flag(order, &fortran)) return XT_STATUS_ok;
-  xt_status status =
-      make_array(m, xt_arg(state, first), xt_arg(state, first + 1), fortran, xt_arg(state, first + 3), &made);
+  else if (!xt_node_flag(order, &fortran)) return XT_STATUS_ok;
+  xt_status status = make_array(r, xt_node_arg(state, first), xt_node_arg(state, first + 1), fortran,
+                                xt_node_arg(state, first + 3), &made);
   *done = made != NULL;
   if (status == XT_STATUS_ok && made) *target = *made;
   return status;

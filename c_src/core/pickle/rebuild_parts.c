@@ -21,58 +21,58 @@ static bool get_layout(const xt_node *node, xt_layout *out) {
   return false;
 }
 
-static const xt_node_tensor *plain_part(const xt_node *node) {
+static const xt_tensor_desc *plain_part(const xt_node *node) {
   bool plain = node && node->kind == XT_NODE_TENSOR && node->tensor->layout == XT_LAYOUT_STRIDED &&
                !node->tensor->quantized && node->tensor->storage != XT_NO_STORAGE;
   return plain ? node->tensor : NULL;
 }
 
 /* (layout, (indices, values, size[, coalesced])) or (layout, (compressed, plain, values, size)) */
-xt_status xt_rebuild_sparse(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *data = xt_arg(args, 1);
+xt_status xt_rebuild_sparse(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *data = xt_node_arg(args, 1);
   xt_layout layout;
-  if (!get_layout(xt_arg(args, 0), &layout) || !data || data->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
+  if (!get_layout(xt_node_arg(args, 0), &layout) || !data || data->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
   uint8_t parts = layout == XT_LAYOUT_COO ? 2 : 3;
-  *out = xt_meaning_new_tensor(m);
-  xt_node_parts *more = xt_arena_alloc(m->arena, 1, sizeof *more);
-  if (!*out || !more) return xt_meaning_no_memory(m);
-  xt_node_tensor *t = (*out)->tensor;
+  *out = xt_rebuild_new_tensor(r);
+  xt_tensor_parts *more = xt_arena_alloc(r->arena, 1, sizeof *more);
+  if (!*out || !more) return xt_rebuild_no_memory(r);
+  xt_tensor_desc *t = (*out)->tensor;
   t->more = more;
   t->storage = XT_NO_STORAGE;
   t->layout = (uint8_t)layout;
   t->part_count = parts;
   for (uint32_t i = 0; i < parts; i++)
-    if (!(more->parts[i] = plain_part(xt_arg(data, i))))
-      return xt_meaning_corrupt(m, "a sparse tensor's parts are no tensors");
+    if (!(more->parts[i] = plain_part(xt_node_arg(data, i))))
+      return xt_rebuild_corrupt(r, "a sparse tensor's parts are no tensors");
   t->dtype = more->parts[parts - 1]->dtype;
   xt_status status =
-      xt_meaning_dims(m, xt_arg(data, parts), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
+      xt_rebuild_dims(r, xt_node_arg(data, parts), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
   if (status != XT_STATUS_ok) return status;
-  t->strides = xt_arena_alloc(m->arena, t->ndim, sizeof *t->strides); /* zeros: it has none */
+  t->strides = xt_arena_alloc(r->arena, t->ndim, sizeof *t->strides); /* zeros: it has none */
   int64_t elements = 1;
   for (uint32_t d = 0; d < t->ndim; d++)
     if (t->sizes[d] && __builtin_mul_overflow(elements, t->sizes[d], &elements))
-      return xt_meaning_corrupt(m, "a tensor's shape overflows");
-  return t->strides ? XT_STATUS_ok : xt_meaning_no_memory(m);
+      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+  return t->strides ? XT_STATUS_ok : xt_rebuild_no_memory(r);
 }
 
 /* (storage, offset, size, stride, (scheme, scale, zero_point) or (scheme, scales, zero_points, axis), requires_grad,
  * hooks) */
-xt_status xt_rebuild_quantized(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *q = xt_arg(args, 4);
+xt_status xt_rebuild_quantized(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *q = xt_node_arg(args, 4);
   xt_node *made = NULL;
   if (!q || q->kind != XT_NODE_TUPLE || q->list.count < 3)
-    return xt_meaning_corrupt(m, "a quantized tensor has no parameters");
-  bool channels = q->list.count == 4 && xt_node_is_global(xt_arg(q, 0), "torch", "per_channel_affine");
-  if (!channels && !xt_node_is_global(xt_arg(q, 0), "torch", "per_tensor_affine")) return XT_STATUS_ok;
-  xt_status status = xt_rebuild_tensor(m, args, 1, &made);
+    return xt_rebuild_corrupt(r, "a quantized tensor has no parameters");
+  bool channels = q->list.count == 4 && xt_node_is_global(xt_node_arg(q, 0), "torch", "per_channel_affine");
+  if (!channels && !xt_node_is_global(xt_node_arg(q, 0), "torch", "per_tensor_affine")) return XT_STATUS_ok;
+  xt_status status = xt_rebuild_tensor(r, args, 1, &made);
   if (status != XT_STATUS_ok) return status;
-  xt_node_tensor *t = made->tensor;
+  xt_tensor_desc *t = made->tensor;
   if (t->dtype != XT_qint8 && t->dtype != XT_quint8 && t->dtype != XT_qint32)
     return XT_STATUS_ok; /* packed below a byte */
-  const xt_node *scale = xt_arg(q, 1), *zero = xt_arg(q, 2), *axis = xt_arg(q, 3);
-  xt_node_parts *more = xt_arena_alloc(m->arena, 1, sizeof *more);
-  if (!more) return xt_meaning_no_memory(m);
+  const xt_node *scale = xt_node_arg(q, 1), *zero = xt_node_arg(q, 2), *axis = xt_node_arg(q, 3);
+  xt_tensor_parts *more = xt_arena_alloc(r->arena, 1, sizeof *more);
+  if (!more) return xt_rebuild_no_memory(r);
   t->quantized = true;
   t->more = more;
   if (channels) {
@@ -81,17 +81,18 @@ xt_status xt_rebuild_quantized(xt_meaning *m, const xt_node *args, xt_node **out
     more->parts[1] = plain_part(zero);
     if (!more->parts[0] || !more->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
         axis->integer >= t->ndim)
-      return xt_meaning_corrupt(m, "a quantized tensor's channels are malformed");
+      return xt_rebuild_corrupt(r, "a quantized tensor's channels are malformed");
     for (int i = 0; i < 2; i++) /* one for each slice along the axis: LibTorch does not look */
       if (more->parts[i]->ndim != 1 || more->parts[i]->sizes[0] != t->sizes[axis->integer])
-        return xt_meaning_corrupt(m, "a quantized tensor's channels are not as many as its slices");
+        return xt_rebuild_corrupt(r, "a quantized tensor's channels are not as many as its slices");
     more->axis = axis->integer;
-  } else if (!xt_get_number(scale, &more->scale) || zero->kind != XT_NODE_INT) {
-    return xt_meaning_corrupt(m, "a quantized tensor's scale or zero point is no number");
+  } else if (!xt_node_number(scale, &more->scale) || zero->kind != XT_NODE_INT) {
+    return xt_rebuild_corrupt(r, "a quantized tensor's scale or zero point is no number");
   } else {
     more->zero_point = zero->integer;
   }
-  if (!xt_get_flag(xt_arg(args, 5), &t->requires_grad)) return xt_meaning_corrupt(m, "requires_grad is no boolean");
+  if (!xt_node_flag(xt_node_arg(args, 5), &t->requires_grad))
+    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
   *out = made;
   return XT_STATUS_ok;
 }

@@ -1,21 +1,21 @@
 /* Tensors, as torch._utils rebuilds them. */
 #include "core/pickle/rebuild_internal.h"
 
-xt_status xt_meaning_dims(xt_meaning *m, const xt_node *node, const char *what, uint32_t *ndim, int64_t **out) {
-  if (!node || node->kind != XT_NODE_TUPLE) return xt_meaning_corrupt(m, what);
-  if (node->list.count > 64) return xt_meaning_corrupt(m, "a tensor has more than 64 dimensions");
+xt_status xt_rebuild_dims(xt_rebuild *r, const xt_node *node, const char *what, uint32_t *ndim, int64_t **out) {
+  if (!node || node->kind != XT_NODE_TUPLE) return xt_rebuild_corrupt(r, what);
+  if (node->list.count > 64) return xt_rebuild_corrupt(r, "a tensor has more than 64 dimensions");
   *ndim = (uint32_t)node->list.count;
-  *out = xt_arena_alloc(m->arena, node->list.count, sizeof **out);
-  if (!*out) return xt_meaning_no_memory(m);
+  *out = xt_arena_alloc(r->arena, node->list.count, sizeof **out);
+  if (!*out) return xt_rebuild_no_memory(r);
   for (size_t i = 0; i < node->list.count; i++) {
     const xt_node *dim = node->list.items[i];
-    if (dim->kind != XT_NODE_INT || dim->integer < 0) return xt_meaning_corrupt(m, what);
+    if (dim->kind != XT_NODE_INT || dim->integer < 0) return xt_rebuild_corrupt(r, what);
     (*out)[i] = dim->integer;
   }
   return XT_STATUS_ok;
 }
 
-xt_status xt_meaning_check_view(xt_meaning *m, const xt_node_tensor *t, int64_t end) {
+xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *t, int64_t end) {
   int64_t last = t->offset, elements = 1, step, bytes;
   int64_t item = (int64_t)xt_dtype_get(t->dtype)->size;
   bool empty = false;
@@ -24,38 +24,38 @@ xt_status xt_meaning_check_view(xt_meaning *m, const xt_node_tensor *t, int64_t 
     empty |= t->sizes[d] == 0;
     if (__builtin_mul_overflow(size - 1, t->strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
         __builtin_mul_overflow(elements, size, &elements))
-      return xt_meaning_corrupt(m, "a tensor's shape overflows");
+      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
   }
   if (__builtin_mul_overflow(elements, item, &bytes) || __builtin_mul_overflow(last, item, &step))
-    return xt_meaning_corrupt(m, "a tensor's shape overflows");
-  if (!empty && (uint64_t)bytes > m->max_tensor_bytes)
-    return xt_error_at(m->error, XT_STATUS_limit, m->at, "a tensor of %lld bytes; the limit tensor_bytes is %llu",
-                       (long long)bytes, (unsigned long long)m->max_tensor_bytes);
+    return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+  if (!empty && (uint64_t)bytes > r->max_tensor_bytes)
+    return xt_error_at(r->error, XT_STATUS_limit, r->at, "a tensor of %lld bytes; the limit tensor_bytes is %llu",
+                       (long long)bytes, (unsigned long long)r->max_tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return XT_STATUS_ok;
-  int64_t room = (int64_t)(m->storages[t->storage].bytes / (uint64_t)item);
+  int64_t room = (int64_t)(r->storages[t->storage].bytes / (uint64_t)item);
   /* An empty one may begin anywhere, as slices of slices do: nothing is ever read there. */
   if (end >= 0 && end < room) room = end; /* it sees only a part of it */
-  if (!empty && last >= room) return xt_meaning_corrupt(m, "a tensor reaches past the end of its storage");
+  if (!empty && last >= room) return xt_rebuild_corrupt(r, "a tensor reaches past the end of its storage");
   return XT_STATUS_ok;
 }
 
-static xt_status get_metadata(xt_meaning *m, const xt_node *node, xt_node_tensor *t) {
+static xt_status get_metadata(xt_rebuild *r, const xt_node *node, xt_tensor_desc *t) {
   if (!node || node->kind != XT_NODE_DICT) return XT_STATUS_ok;
   if (node->list.count > 32)
-    return xt_meaning_corrupt(m, "a tensor's metadata is no small dict"); /* it may be shared by many */
+    return xt_rebuild_corrupt(r, "a tensor's metadata is no small dict"); /* it may be shared by many */
   for (size_t i = 0; i + 1 < node->list.count; i += 2) {
     const xt_node *key = node->list.items[i], *value = node->list.items[i + 1];
-    if (xt_node_is_text(key, "conj", 4) && !xt_get_flag(value, &t->conj))
-      return xt_meaning_corrupt(m, "a tensor's conj bit is no boolean");
-    if (xt_node_is_text(key, "neg", 3) && !xt_get_flag(value, &t->neg))
-      return xt_meaning_corrupt(m, "a tensor's neg bit is no boolean");
+    if (xt_node_is_text(key, "conj", 4) && !xt_node_flag(value, &t->conj))
+      return xt_rebuild_corrupt(r, "a tensor's conj bit is no boolean");
+    if (xt_node_is_text(key, "neg", 3) && !xt_node_flag(value, &t->neg))
+      return xt_rebuild_corrupt(r, "a tensor's neg bit is no boolean");
   }
   return XT_STATUS_ok;
 }
 
-xt_node *xt_meaning_new_tensor(xt_meaning *m) {
-  xt_node *node = xt_node_new(m->arena, XT_NODE_TENSOR);
-  if (node) node->tensor = xt_arena_alloc(m->arena, 1, sizeof *node->tensor);
+xt_node *xt_rebuild_new_tensor(xt_rebuild *r) {
+  xt_node *node = xt_node_new(r->arena, XT_NODE_TENSOR);
+  if (node) node->tensor = xt_arena_alloc(r->arena, 1, sizeof *node->tensor);
   return node && node->tensor ? node : NULL;
 }
 
@@ -66,62 +66,65 @@ static int64_t view_end(const xt_node *storage) {
 
 /* _rebuild_tensor(storage, offset, size, stride) · v2 adds requires_grad, hooks[, metadata] · v3 also dtype[, metadata]
  */
-xt_status xt_rebuild_tensor(xt_meaning *m, const xt_node *args, int version, xt_node **out) {
-  const xt_node *storage = xt_arg(args, 0), *offset = xt_arg(args, 1), *dtype = version == 3 ? xt_arg(args, 6) : NULL;
+xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_node **out) {
+  const xt_node *storage = xt_node_arg(args, 0), *offset = xt_node_arg(args, 1),
+                *dtype = version == 3 ? xt_node_arg(args, 6) : NULL;
   if (!storage || storage->kind != XT_NODE_STORAGE || !offset || offset->kind != XT_NODE_INT || offset->integer < 0)
-    return xt_meaning_corrupt(m, "a tensor has no storage or no offset");
-  if (version == 3 && (!dtype || dtype->kind != XT_NODE_DTYPE)) return xt_meaning_corrupt(m, "a tensor has no dtype");
-  *out = xt_meaning_new_tensor(m);
-  if (!*out) return xt_meaning_no_memory(m);
-  xt_node_tensor *t = (*out)->tensor;
+    return xt_rebuild_corrupt(r, "a tensor has no storage or no offset");
+  if (version == 3 && (!dtype || dtype->kind != XT_NODE_DTYPE)) return xt_rebuild_corrupt(r, "a tensor has no dtype");
+  *out = xt_rebuild_new_tensor(r);
+  if (!*out) return xt_rebuild_no_memory(r);
+  xt_tensor_desc *t = (*out)->tensor;
   t->storage = storage->storage.index;
-  t->dtype = dtype ? dtype->dtype : m->storages[t->storage].dtype;
-  if (dtype) m->storages[t->storage].element = dtype->dtype;
+  t->dtype = dtype ? dtype->dtype : r->storages[t->storage].dtype;
+  if (dtype) r->storages[t->storage].element = dtype->dtype;
   if (__builtin_add_overflow(offset->integer, storage->storage.start, &t->offset))
-    return xt_meaning_corrupt(m, "a tensor's offset overflows");
+    return xt_rebuild_corrupt(r, "a tensor's offset overflows");
   uint32_t strides;
-  xt_status status = xt_meaning_dims(m, xt_arg(args, 2), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
+  xt_status status =
+      xt_rebuild_dims(r, xt_node_arg(args, 2), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
   if (status == XT_STATUS_ok)
-    status = xt_meaning_dims(m, xt_arg(args, 3), "a tensor's stride is no tuple of steps", &strides, &t->strides);
+    status = xt_rebuild_dims(r, xt_node_arg(args, 3), "a tensor's stride is no tuple of steps", &strides, &t->strides);
   if (status != XT_STATUS_ok) return status;
-  if (strides != t->ndim) return xt_meaning_corrupt(m, "a tensor has more strides than sizes, or fewer");
-  if (version > 1 && !xt_get_flag(xt_arg(args, 4), &t->requires_grad))
-    return xt_meaning_corrupt(m, "requires_grad is no boolean");
-  status = get_metadata(m, xt_arg(args, version == 3 ? 7 : 6), t);
-  return status == XT_STATUS_ok ? xt_meaning_check_view(m, t, view_end(storage)) : status;
+  if (strides != t->ndim) return xt_rebuild_corrupt(r, "a tensor has more strides than sizes, or fewer");
+  if (version > 1 && !xt_node_flag(xt_node_arg(args, 4), &t->requires_grad))
+    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
+  status = get_metadata(r, xt_node_arg(args, version == 3 ? 7 : 6), t);
+  return status == XT_STATUS_ok ? xt_rebuild_check_view(r, t, view_end(storage)) : status;
 }
 
-xt_status xt_rebuild_meta(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *dtype = xt_arg(args, 0);
+xt_status xt_rebuild_meta(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *dtype = xt_node_arg(args, 0);
   uint32_t strides;
-  if (!dtype || dtype->kind != XT_NODE_DTYPE) return xt_meaning_corrupt(m, "a tensor has no dtype");
-  *out = xt_meaning_new_tensor(m);
-  if (!*out) return xt_meaning_no_memory(m);
-  xt_node_tensor *t = (*out)->tensor;
+  if (!dtype || dtype->kind != XT_NODE_DTYPE) return xt_rebuild_corrupt(r, "a tensor has no dtype");
+  *out = xt_rebuild_new_tensor(r);
+  if (!*out) return xt_rebuild_no_memory(r);
+  xt_tensor_desc *t = (*out)->tensor;
   t->storage = XT_NO_STORAGE;
   t->dtype = dtype->dtype;
-  xt_status status = xt_meaning_dims(m, xt_arg(args, 1), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
+  xt_status status =
+      xt_rebuild_dims(r, xt_node_arg(args, 1), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
   if (status == XT_STATUS_ok)
-    status = xt_meaning_dims(m, xt_arg(args, 2), "a tensor's stride is no tuple of steps", &strides, &t->strides);
+    status = xt_rebuild_dims(r, xt_node_arg(args, 2), "a tensor's stride is no tuple of steps", &strides, &t->strides);
   if (status != XT_STATUS_ok) return status;
-  if (strides != t->ndim || !xt_get_flag(xt_arg(args, 3), &t->requires_grad))
-    return xt_meaning_corrupt(m, "a meta tensor is malformed");
-  return xt_meaning_check_view(m, t, -1);
+  if (strides != t->ndim || !xt_node_flag(xt_node_arg(args, 3), &t->requires_grad))
+    return xt_rebuild_corrupt(r, "a meta tensor is malformed");
+  return xt_rebuild_check_view(r, t, -1);
 }
 
 /* ---- Kinds of tensors ---- */
 
 /* A tensor with a class of its own, or attributes: [tensor, class, state]. */
-static xt_status wrap(xt_meaning *m, xt_node *made, xt_node *class, xt_node *state, xt_node **out) {
-  *out = xt_node_new(m->arena, XT_NODE_SUBCLASS);
-  if (!*out || !xt_node_append(m->arena, *out, made) || !xt_node_append(m->arena, *out, class) ||
-      !xt_node_append(m->arena, *out, state))
-    return xt_meaning_no_memory(m);
+static xt_status wrap(xt_rebuild *r, xt_node *made, xt_node *class, xt_node *state, xt_node **out) {
+  *out = xt_node_new(r->arena, XT_NODE_SUBCLASS);
+  if (!*out || !xt_node_append(r->arena, *out, made) || !xt_node_append(r->arena, *out, class) ||
+      !xt_node_append(r->arena, *out, state))
+    return xt_rebuild_no_memory(r);
   return XT_STATUS_ok;
 }
 
-static xt_node *new_global(xt_meaning *m, const char *module, const char *name) {
-  xt_node *global = xt_node_new(m->arena, XT_NODE_GLOBAL);
+static xt_node *new_global(xt_rebuild *r, const char *module, const char *name) {
+  xt_node *global = xt_node_new(r->arena, XT_NODE_GLOBAL);
   if (!global) return NULL;
   global->global.module = module, global->global.module_size = strlen(module);
   global->global.name = name, global->global.name_size = strlen(name);
@@ -133,81 +136,82 @@ static bool has_state(const xt_node *state) {
 }
 
 /* (data, requires_grad[, hooks[, state]]) */
-xt_status xt_rebuild_parameter(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *data = xt_arg(args, 0);
-  xt_node *state = xt_arg(args, 3), *made;
+xt_status xt_rebuild_parameter(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *data = xt_node_arg(args, 0);
+  xt_node *state = xt_node_arg(args, 3), *made;
   if (!data || data->kind != XT_NODE_TENSOR) return XT_STATUS_ok; /* of a kind that stays an inert object */
-  made = xt_meaning_new_tensor(m);
-  if (!made) return xt_meaning_no_memory(m);
+  made = xt_rebuild_new_tensor(r);
+  if (!made) return xt_rebuild_no_memory(r);
   *made->tensor = *data->tensor;
   made->tensor->parameter = made->tensor->requires_grad = true;
-  if (!xt_get_flag(xt_arg(args, 1), &made->tensor->requires_grad))
-    return xt_meaning_corrupt(m, "requires_grad is no boolean");
+  if (!xt_node_flag(xt_node_arg(args, 1), &made->tensor->requires_grad))
+    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
   if (!has_state(state)) return *out = made, XT_STATUS_ok;
-  xt_node *class = new_global(m, "torch.nn.parameter", "Parameter");
-  return class ? wrap(m, made, class, state, out) : xt_meaning_no_memory(m);
+  xt_node *class = new_global(r, "torch.nn.parameter", "Parameter");
+  return class ? wrap(r, made, class, state, out) : xt_rebuild_no_memory(r);
 }
 
 /* _rebuild_device_tensor_from_numpy, …_from_cpu_tensor: (data, dtype, device, requires_grad). The values are here,
  * whatever the device was. */
-xt_status xt_rebuild_device_tensor(xt_meaning *m, const xt_node *args, xt_node **out) {
-  const xt_node *data = xt_arg(args, 0), *dtype = xt_arg(args, 1);
+xt_status xt_rebuild_device_tensor(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  const xt_node *data = xt_node_arg(args, 0), *dtype = xt_node_arg(args, 1);
   if (!data || data->kind != XT_NODE_TENSOR || !dtype || dtype->kind != XT_NODE_DTYPE ||
       dtype->dtype != data->tensor->dtype)
     return XT_STATUS_ok;
-  *out = xt_meaning_new_tensor(m);
-  if (!*out) return xt_meaning_no_memory(m);
+  *out = xt_rebuild_new_tensor(r);
+  if (!*out) return xt_rebuild_no_memory(r);
   *(*out)->tensor = *data->tensor;
-  return xt_get_flag(xt_arg(args, 3), &(*out)->tensor->requires_grad)
+  return xt_node_flag(xt_node_arg(args, 3), &(*out)->tensor->requires_grad)
              ? XT_STATUS_ok
-             : xt_meaning_corrupt(m, "requires_grad is no boolean");
+             : xt_rebuild_corrupt(r, "requires_grad is no boolean");
 }
 
 /* _rebuild_from_type_v2(function, class, args, state): what the function makes, as an instance of the class. */
-xt_status xt_rebuild_typed(xt_meaning *m, const xt_node *args, xt_node **out) {
-  xt_node *function = xt_arg(args, 0), *class = xt_arg(args, 1), *inner = xt_arg(args, 2), *state = xt_arg(args, 3);
+xt_status xt_rebuild_typed(xt_rebuild *r, const xt_node *args, xt_node **out) {
+  xt_node *function = xt_node_arg(args, 0), *class = xt_node_arg(args, 1), *inner = xt_node_arg(args, 2),
+          *state = xt_node_arg(args, 3);
   xt_node *made = NULL;
   if (!state || class->kind != XT_NODE_GLOBAL || inner->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
   if (xt_node_is_global(function, "torch._tensor", "_rebuild_from_type_v2") ||
       xt_node_is_global(function, "torch.tensor", "_rebuild_from_type_v2"))
-    return xt_meaning_corrupt(m, "a tensor's class is wrapped in itself");
-  xt_status status = xt_meaning_reduce(m, function, inner, &made);
+    return xt_rebuild_corrupt(r, "a tensor's class is wrapped in itself");
+  xt_status status = xt_rebuild_reduce(r, function, inner, &made);
   if (status != XT_STATUS_ok) return status;
   bool plain = xt_node_is_global(class, "torch", "Tensor") && !has_state(state);
   if (made && made->kind == XT_NODE_TENSOR && plain) return *out = made, status;
   if (!made) {
-    made = xt_node_new(m->arena, XT_NODE_OBJECT);
-    if (!made) return xt_meaning_no_memory(m);
+    made = xt_node_new(r->arena, XT_NODE_OBJECT);
+    if (!made) return xt_rebuild_no_memory(r);
     made->object->callable = function;
     made->object->args = inner;
   }
-  return wrap(m, made, class, state, out);
+  return wrap(r, made, class, state, out);
 }
 
 /* ---- The oldest form: a class is called and its state set afterwards ---- */
 
 static bool is_tensor_class(const xt_node *g) {
   if (g->kind != XT_NODE_GLOBAL || g->global.name_size < 6) return false;
-  return xt_equals(g->global.name + g->global.name_size - 6, 6, "Tensor") && g->global.module_size >= 5 &&
+  return xt_text_equals(g->global.name + g->global.name_size - 6, 6, "Tensor") && g->global.module_size >= 5 &&
          !memcmp(g->global.module, "torch", 5);
 }
 
 /* (storage, offset, size, stride) of a tensor, (data, _, hooks, requires_grad, _) of a variable; later
  * (requires_grad, _, hooks) of what was made of its data already. */
-xt_status xt_build_tensor(xt_meaning *m, xt_node *target, xt_node *state, bool *done) {
+xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state, bool *done) {
   xt_node *made = NULL;
   if (state->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
   if (target->kind == XT_NODE_TENSOR) {
-    *done = state->list.count == 3 && xt_get_flag(state->list.items[0], &target->tensor->requires_grad);
+    *done = state->list.count == 3 && xt_node_flag(state->list.items[0], &target->tensor->requires_grad);
     return XT_STATUS_ok;
   }
   if (target->kind != XT_NODE_OBJECT || target->object->args->list.count) return XT_STATUS_ok;
   xt_status status = XT_STATUS_ok;
   if (state->list.count == 4 && is_tensor_class(target->object->callable)) {
-    status = xt_rebuild_tensor(m, state, 1, &made);
+    status = xt_rebuild_tensor(r, state, 1, &made);
   } else if (state->list.count == 5 && state->list.items[0]->kind == XT_NODE_TENSOR) {
     made = state->list.items[0];
-    if (!xt_get_flag(state->list.items[3], &made->tensor->requires_grad)) made = NULL;
+    if (!xt_node_flag(state->list.items[3], &made->tensor->requires_grad)) made = NULL;
   }
   *done = made != NULL;
   if (status == XT_STATUS_ok && made) *target = *made; /* in place: others may have been given it already */
@@ -216,45 +220,45 @@ xt_status xt_build_tensor(xt_meaning *m, xt_node *target, xt_node *state, bool *
 
 /* ---- Of numbers ---- */
 
-xt_status xt_meaning_view(xt_meaning *m, const xt_node *storage, int64_t offset, const int64_t *sizes,
+xt_status xt_rebuild_view(xt_rebuild *r, const xt_node *storage, int64_t offset, const int64_t *sizes,
                           const int64_t *strides, uint32_t ndim, xt_node **out) {
-  *out = xt_meaning_new_tensor(m);
-  if (!*out) return xt_meaning_no_memory(m);
-  xt_node_tensor *t = (*out)->tensor;
+  *out = xt_rebuild_new_tensor(r);
+  if (!*out) return xt_rebuild_no_memory(r);
+  xt_tensor_desc *t = (*out)->tensor;
   t->storage = storage->storage.index;
-  t->dtype = m->storages[t->storage].dtype;
+  t->dtype = r->storages[t->storage].dtype;
   t->ndim = ndim;
-  t->sizes = xt_arena_alloc(m->arena, ndim, sizeof *t->sizes);
-  t->strides = xt_arena_alloc(m->arena, ndim, sizeof *t->strides);
-  if (!t->sizes || !t->strides) return xt_meaning_no_memory(m);
+  t->sizes = xt_arena_alloc(r->arena, ndim, sizeof *t->sizes);
+  t->strides = xt_arena_alloc(r->arena, ndim, sizeof *t->strides);
+  if (!t->sizes || !t->strides) return xt_rebuild_no_memory(r);
   if (offset < 0 || __builtin_add_overflow(offset, storage->storage.start, &t->offset))
-    return xt_meaning_corrupt(m, "a tensor's offset is negative or overflows");
+    return xt_rebuild_corrupt(r, "a tensor's offset is negative or overflows");
   for (uint32_t d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_meaning_corrupt(m, "a tensor's size or stride is negative");
+    if (sizes[d] < 0 || strides[d] < 0) return xt_rebuild_corrupt(r, "a tensor's size or stride is negative");
     t->sizes[d] = sizes[d];
     t->strides[d] = strides[d];
   }
-  return xt_meaning_check_view(m, t, view_end(storage));
+  return xt_rebuild_check_view(r, t, view_end(storage));
 }
 
-xt_status xt_meaning_contiguous(xt_meaning *m, uint32_t storage, xt_dtype dtype, const int64_t *sizes, uint32_t ndim,
+xt_status xt_rebuild_contiguous(xt_rebuild *r, uint32_t storage, xt_dtype dtype, const int64_t *sizes, uint32_t ndim,
                                 bool first_innermost, xt_node **out) {
   int64_t step = 1;
-  *out = xt_meaning_new_tensor(m);
-  if (!*out) return xt_meaning_no_memory(m);
-  xt_node_tensor *t = (*out)->tensor;
+  *out = xt_rebuild_new_tensor(r);
+  if (!*out) return xt_rebuild_no_memory(r);
+  xt_tensor_desc *t = (*out)->tensor;
   t->storage = storage;
   t->dtype = dtype;
   t->ndim = ndim;
-  t->sizes = xt_arena_alloc(m->arena, 2 * (size_t)ndim, sizeof *t->sizes);
-  if (!t->sizes) return xt_meaning_no_memory(m);
+  t->sizes = xt_arena_alloc(r->arena, 2 * (size_t)ndim, sizeof *t->sizes);
+  if (!t->sizes) return xt_rebuild_no_memory(r);
   t->strides = t->sizes + ndim;
   for (uint32_t i = 0; i < ndim; i++) {
     uint32_t d = first_innermost ? i : ndim - 1 - i;
     t->sizes[d] = sizes[d];
     t->strides[d] = step;
     if (__builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step))
-      return xt_meaning_corrupt(m, "a tensor's shape overflows");
+      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
   }
-  return xt_meaning_check_view(m, t, -1);
+  return xt_rebuild_check_view(r, t, -1);
 }

@@ -30,18 +30,18 @@ static const shape *shape_of(uint8_t opcode) {
 }
 
 /* One instruction: SHORT also when it is whole and not the last. */
-static xt_skim_result one(const uint8_t *data, size_t size, xt_skimmed *s, const shape *shape) {
+static xt_pickle_scan_result one(const uint8_t *data, size_t size, xt_pickle_scan_state *s, const shape *shape) {
   s->wanted = 1;
-  if (s->at == size) return XT_SKIM_SHORT;
-  if (data[s->at] == '.') return s->at++, XT_SKIM_END;
-  if (!shape) return XT_SKIM_BROKEN;
+  if (s->at == size) return XT_SCAN_SHORT;
+  if (data[s->at] == '.') return s->at++, XT_SCAN_END;
+  if (!shape) return XT_SCAN_INVALID;
   size_t next = s->at + 1, left = size - next;
   s->wanted = 1u + shape->bytes + shape->counted;
-  if (left < (size_t)shape->bytes + shape->counted) return XT_SKIM_SHORT;
+  if (left < (size_t)shape->bytes + shape->counted) return XT_SCAN_SHORT;
   uint64_t count = xt_le(data + next, shape->counted);
   if (count > left - shape->counted) {
     s->wanted = count < UINT64_MAX - 16 ? count + shape->counted + 1 : UINT64_MAX;
-    return XT_SKIM_SHORT;
+    return XT_SCAN_SHORT;
   }
   next += shape->bytes + shape->counted + (size_t)count;
   if (s->searched > next) next = s->searched;
@@ -49,23 +49,23 @@ static xt_skim_result one(const uint8_t *data, size_t size, xt_skimmed *s, const
     const uint8_t *end = memchr(data + next, '\n', size - next);
     s->wanted = size - s->at + 1;
     s->searched = size;
-    if (!end) return XT_SKIM_SHORT;
+    if (!end) return XT_SCAN_SHORT;
     s->searched = next = (size_t)(end - data) + 1;
   }
   s->at = next;
   s->line = 0;
   s->searched = 0;
-  return XT_SKIM_SHORT;
+  return XT_SCAN_SHORT;
 }
 
-xt_skim_result xt_skim(const uint8_t *data, size_t size, xt_skimmed *s) {
+xt_pickle_scan_result xt_pickle_scan(const uint8_t *data, size_t size, xt_pickle_scan_state *s) {
   const shape *known[256] = {NULL};
   for (;;) {
     size_t before = s->at;
     uint8_t opcode = before < size ? data[before] : 0;
     if (before < size && !known[opcode]) known[opcode] = shape_of(opcode);
-    xt_skim_result result = one(data, size, s, known[opcode]);
-    if (result != XT_SKIM_SHORT || s->at == before) return result;
-    if (s->at - before >= XT_SKIM_PAYLOAD) s->payload += s->at - before;
+    xt_pickle_scan_result result = one(data, size, s, known[opcode]);
+    if (result != XT_SCAN_SHORT || s->at == before) return result;
+    if (s->at - before >= XT_SCAN_PAYLOAD) s->payload += s->at - before;
   }
 }

@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 typedef enum {
-  XT_SKIM_END,   /* `at` is behind the STOP */
-  XT_SKIM_SHORT, /* the bytes end before the pickle does: `at` is the last instruction */
-  XT_SKIM_BROKEN /* `at` is no instruction */
-} xt_skim_result;
+  XT_SCAN_END,    /* `at` is behind the STOP */
+  XT_SCAN_SHORT,  /* the bytes end before the pickle does: `at` is the last instruction */
+  XT_SCAN_INVALID /* `at` is no instruction */
+} xt_pickle_scan_result;
 
-enum { XT_SKIM_PAYLOAD = 4096 };
+enum { XT_SCAN_PAYLOAD = 4096 };
 
 /* How far it has come: zeroed at the start of a pickle. */
 typedef struct {
@@ -19,10 +19,10 @@ typedef struct {
   int line;         /* so many lines of the instruction at hand were found, */
   size_t searched;  /* and the next does not end before here */
   uint64_t wanted;  /* bytes that it needs at least */
-  uint64_t payload; /* length of instructions of XT_SKIM_PAYLOAD bytes and more, which hold data and not structure */
-} xt_skimmed;
+  uint64_t payload; /* length of instructions of XT_SCAN_PAYLOAD bytes and more, which hold data and not structure */
+} xt_pickle_scan_state;
 
 /* Goes on where the last call came up short. */
-xt_skim_result xt_skim(const uint8_t *data, size_t size, xt_skimmed *state);
+xt_pickle_scan_result xt_pickle_scan(const uint8_t *data, size_t size, xt_pickle_scan_state *state);
 
 #endif

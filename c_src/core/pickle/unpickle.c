@@ -12,7 +12,7 @@
  * may read, so `frame_end` is checked and otherwise ignored. */
 typedef struct {
   xt_cursor in;
-  xt_meaning *meaning;
+  xt_rebuild *rebuild;
   xt_arena *arena;
   xt_error *error;
   xt_node **stack;
@@ -31,7 +31,7 @@ static xt_node mark_node;
 enum { MAX_LINE = 1 << 20, MAX_DENSE_GAP = 4096 };
 
 static xt_status corrupt(machine *m, const char *what) {
-  return xt_error_at(m->error, XT_STATUS_corrupt, m->meaning->at, "the pickle is broken: %s", what);
+  return xt_error_at(m->error, XT_STATUS_corrupt, m->rebuild->at, "the pickle is broken: %s", what);
 }
 
 static xt_status no_memory(machine *m) {
@@ -39,7 +39,7 @@ static xt_status no_memory(machine *m) {
 }
 
 static xt_status short_of(machine *m) {
-  return xt_error_at(m->error, XT_STATUS_truncated, m->meaning->at, "the pickle ends in the middle of an instruction");
+  return xt_error_at(m->error, XT_STATUS_truncated, m->rebuild->at, "the pickle ends in the middle of an instruction");
 }
 
 /* ---- Stack and memo ---- */
@@ -63,7 +63,7 @@ static xt_node *make(machine *m, xt_node_kind kind) {
 
 static xt_status push_new(machine *m, xt_node_kind kind) {
   if (m->nodes >= m->max_nodes)
-    return xt_error_at(m->error, XT_STATUS_limit, m->meaning->at, "the pickle makes more than %zu objects",
+    return xt_error_at(m->error, XT_STATUS_limit, m->rebuild->at, "the pickle makes more than %zu objects",
                        m->max_nodes);
   return push(m, make(m, kind));
 }
@@ -108,16 +108,16 @@ static xt_status memo_put(machine *m, uint64_t index) {
   bool is_new;
   if (!key) return no_memory(m);
   *key = index;
-  size_t *place = xt_table_put(&m->far, key, sizeof *key, &is_new);
-  if (!place) return no_memory(m);
-  *place = (size_t)node;
+  size_t *slot = xt_table_put(&m->far, key, sizeof *key, &is_new);
+  if (!slot) return no_memory(m);
+  *slot = (size_t)node;
   return XT_STATUS_ok;
 }
 
 static xt_status memo_get(machine *m, uint64_t index) {
   if (index < m->memo_room && m->memo[index]) return push(m, m->memo[index]);
-  size_t *place = xt_table_get(&m->far, &index, sizeof index);
-  return place ? push(m, (xt_node *)*place) : corrupt(m, "it recalls what it never remembered");
+  size_t *slot = xt_table_get(&m->far, &index, sizeof index);
+  return slot ? push(m, (xt_node *)*slot) : corrupt(m, "it recalls what it never remembered");
 }
 
 /* ---- Values ---- */
@@ -206,7 +206,7 @@ static xt_status take_decimal(machine *m, int64_t *value, bool *boolean) {
   if (status != XT_STATUS_ok) return status;
   if (size && line[size - 1] == 'L') size--;
   if (!size || size >= sizeof copy)
-    return xt_error_at(m->error, XT_STATUS_unsupported, m->meaning->at, "a decimal integer of %zu digits", size);
+    return xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at, "a decimal integer of %zu digits", size);
   memcpy(copy, line, size);
   copy[size] = 0;
   errno = 0;
@@ -267,7 +267,7 @@ static xt_status push_global(machine *m, const char *module, size_t module_size,
   xt_node *node = top(m);
   node->global.module = module, node->global.module_size = module_size;
   node->global.name = name, node->global.name_size = name_size;
-  return xt_meaning_global(m->meaning, node);
+  return xt_rebuild_global(m->rebuild, node);
 }
 
 static xt_status global_lines(machine *m) {
@@ -304,7 +304,7 @@ static xt_status call(machine *m, xt_node *callable, xt_node *args, bool is_new)
     args = rest;
     is_new = true;
   }
-  xt_status status = xt_meaning_reduce(m->meaning, callable, args, &out);
+  xt_status status = xt_rebuild_reduce(m->rebuild, callable, args, &out);
   if (status != XT_STATUS_ok) return status;
   if (out) return push(m, out);
   status = push_new(m, XT_NODE_OBJECT);
@@ -374,7 +374,7 @@ static xt_status build(machine *m) {
   target = top(m);
   if (!target || target == &mark_node) return corrupt(m, "there is nothing to build on");
   bool done;
-  status = xt_meaning_build(m->meaning, target, state, &done);
+  status = xt_rebuild_build(m->rebuild, target, state, &done);
   if (status != XT_STATUS_ok || done) return status;
   if (target->kind == XT_NODE_OBJECT) {
     target->object->state = state;
@@ -455,7 +455,7 @@ static xt_status push_tuple(machine *m, size_t count) {
 static xt_status persistent(machine *m) {
   xt_node *id = NULL, *out = NULL;
   xt_status status = pop(m, &id);
-  if (status == XT_STATUS_ok) status = xt_meaning_persistent(m->meaning, id, &out);
+  if (status == XT_STATUS_ok) status = xt_rebuild_persistent(m->rebuild, id, &out);
   return status == XT_STATUS_ok ? push(m, out) : status;
 }
 
@@ -484,7 +484,7 @@ static xt_status frame(machine *m, uint64_t size) {
 }
 
 static xt_status extension(machine *m, uint64_t code) {
-  return xt_error_at(m->error, XT_STATUS_forbidden, m->meaning->at,
+  return xt_error_at(m->error, XT_STATUS_forbidden, m->rebuild->at,
                      "the pickle names its class by the number %" PRIu64 " of a registry that only its writer has",
                      code);
 }
@@ -507,7 +507,7 @@ static xt_status step(machine *m, uint8_t opcode) {
   case 0x80: { /* PROTO */
     uint64_t protocol = xt_cursor_le(in, 1);
     return !in->short_ && protocol > 5
-               ? xt_error_at(m->error, XT_STATUS_unsupported, m->meaning->at, "pickle protocol %" PRIu64, protocol)
+               ? xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at, "pickle protocol %" PRIu64, protocol)
                : XT_STATUS_ok;
   }
   case 0x95: { /* FRAME */ uint64_t size = xt_cursor_le(in, 8); return frame(m, size);
@@ -587,25 +587,25 @@ static xt_status step(machine *m, uint8_t opcode) {
   case 0x84: return extension(m, xt_cursor_le(in, 4));
   case 0x97:
   case 0x98:
-    return xt_error_at(m->error, XT_STATUS_unsupported, m->meaning->at,
+    return xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at,
                        "the pickle keeps its data in buffers outside the file");
   default:
-    return xt_error_at(m->error, XT_STATUS_corrupt, m->meaning->at,
+    return xt_error_at(m->error, XT_STATUS_corrupt, m->rebuild->at,
                        "the pickle is broken: there is no instruction 0x%02x", opcode);
   }
 }
 
 static xt_status run(machine *m, xt_node **root) {
   for (;;) {
-    m->meaning->at = (int64_t)m->in.at;
+    m->rebuild->at = (int64_t)m->in.at;
     const uint8_t *opcode = xt_cursor_take(&m->in, 1);
-    if (!opcode) return xt_error_at(m->error, XT_STATUS_truncated, m->meaning->at, "the pickle has no end");
+    if (!opcode) return xt_error_at(m->error, XT_STATUS_truncated, m->rebuild->at, "the pickle has no end");
     if (*opcode == '.') {
       xt_status status = pop(m, root);
       return status == XT_STATUS_ok && m->top ? corrupt(m, "values are left on the stack") : status;
     }
-    if (m->meaning->strict && !in_strict(*opcode))
-      return xt_error_at(m->error, XT_STATUS_forbidden, m->meaning->at,
+    if (m->rebuild->strict && !in_strict(*opcode))
+      return xt_error_at(m->error, XT_STATUS_forbidden, m->rebuild->at,
                          "strict: torch's weights_only has no instruction 0x%02x", *opcode);
     xt_status status = step(m, *opcode);
     if (status != XT_STATUS_ok) return status;
@@ -617,9 +617,9 @@ static xt_status run(machine *m, xt_node **root) {
   }
 }
 
-xt_status xt_pickle_read(const uint8_t *data, size_t size, xt_meaning *meaning, size_t *used, xt_node **root) {
-  machine m = {.in = {data, size, 0, false}, .meaning = meaning, .arena = meaning->arena, .error = meaning->error};
-  if (!meaning->within) meaning->allowance = size;
+xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, size_t *used, xt_node **root) {
+  machine m = {.in = {data, size, 0, false}, .rebuild = rebuild, .arena = rebuild->arena, .error = rebuild->error};
+  if (!rebuild->within) rebuild->allowance = size;
   /* Objects take at least some bytes to describe; what takes fewer is a bomb. */
   m.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
   m.none = xt_node_new(m.arena, XT_NODE_NONE);

@@ -6,6 +6,6 @@
 
 /* Reads one pickle from the start of data. *used is set to its length; strings of the tree point into data, which must
  * outlive it. The error's offset counts from data. */
-xt_status xt_pickle_read(const uint8_t *data, size_t size, xt_meaning *meaning, size_t *used, xt_node **root);
+xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, size_t *used, xt_node **root);
 
 #endif

@@ -10,14 +10,14 @@ defmodule ExTorch.Archive.Target do
 
   def open(path) do
     with {:ok, path} <- ExTorch.Saver.check_path(path),
-         {:ok, file} <- Memory.run(fn -> Native.outfile_open(path) end) do
+         {:ok, file} <- Memory.run(fn -> Native.atomic_file_open(path) end) do
       {:ok, %__MODULE__{file: file}}
     end
   end
 
   @impl true
   def write(%{file: file} = target, data) do
-    case Memory.run(fn -> Native.outfile_write(file, data) end) do
+    case Memory.run(fn -> Native.atomic_file_write(file, data) end) do
       {:ok, :ok} -> {:ok, byte_size(data), target}
       {:error, error} -> {:error, error, target}
     end
@@ -27,6 +27,6 @@ defmodule ExTorch.Archive.Target do
   def close(target), do: close(target, :error)
 
   def close(%{file: file}, outcome) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.outfile_close(file, outcome == :ok) end), do: :ok
+    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_close(file, outcome == :ok) end), do: :ok
   end
 end

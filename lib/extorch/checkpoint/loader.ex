@@ -120,7 +120,7 @@ defmodule ExTorch.Checkpoint.Loader do
   # A load that exceeds the budget begins again, once, after a collection: a failed one cannot go on.
   defp read_all(ckpt, indices, tries \\ 1) do
     with {:ok, {loading, total, logical}} <-
-           ask(ckpt, &Native.checkpoint_load_begin(&1, indices, ckpt.options.verify)),
+           ask(ckpt, &Native.batch_load_begin(&1, indices, ckpt.options.verify)),
          :ok <- check_total(ckpt, logical) do
       case step(ckpt, loading, Progress.new(ckpt.options.on_progress, total)) do
         {:collect, _error} when tries > 0 ->
@@ -148,7 +148,7 @@ defmodule ExTorch.Checkpoint.Loader do
   end
 
   defp step(ckpt, loading, progress) do
-    case Memory.account(Native.checkpoint_load_step(loading, @step_bytes)) do
+    case Memory.account(Native.batch_load_step(loading, @step_bytes)) do
       {:ok, {:more, done}} ->
         step(ckpt, loading, Progress.report(progress, done))
 

@@ -7,7 +7,7 @@ defmodule ExTorch.Checkpoint.Remote do
   def open(%module{} = source, native_opts) do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
-           Memory.run(fn -> Native.checkpoint_begin(size, native_opts) end),
+           Memory.run(fn -> Native.source_reader_open(size, native_opts) end),
          :ok <- give(source, resource, need) do
       {:ok, resource}
     end
@@ -17,14 +17,14 @@ defmodule ExTorch.Checkpoint.Remote do
 
   defp give(source, resource, {:need, offset, size}) do
     with {:ok, bytes} <- read(source, offset, size),
-         {:ok, need} <- Memory.run(fn -> Native.checkpoint_give(resource, bytes) end) do
+         {:ok, need} <- Memory.run(fn -> Native.source_reader_fill(resource, bytes) end) do
       give(source, resource, need)
     end
   end
 
   # The bytes of an entry (by index) or record (by name), and where they begin.
   def bytes(source, resource, target, whole?) do
-    case Memory.run(fn -> Native.checkpoint_where(resource, target, whole?) end) do
+    case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
       {:ok, nil} ->
         {:ok, 0, <<>>}
 
@@ -36,7 +36,7 @@ defmodule ExTorch.Checkpoint.Remote do
 
       {:ok, {:place, offset, size}} ->
         with {:ok, header} <- read(source, offset, size),
-             {:ok, :ok} <- Memory.run(fn -> Native.checkpoint_place(resource, target, header) end) do
+             {:ok, :ok} <- Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end) do
           bytes(source, resource, target, whole?)
         end
 
@@ -46,7 +46,7 @@ defmodule ExTorch.Checkpoint.Remote do
   end
 
   def made_of(resource, target, verify, offset, bytes) do
-    Memory.run(fn -> Native.checkpoint_made_of(resource, target, verify, offset, bytes) end)
+    Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
   end
 
   defp read(%module{} = source, offset, size) do

@@ -55,7 +55,7 @@ defmodule ExTorch.Streaming.Loader do
     native = Options.native(options)
 
     {stream, resource} =
-      Memory.run!(fn -> Native.stream_begin(native, options.limits[:spool_bytes]) end)
+      Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
 
     ckpt = %Checkpoint{resource: resource, source: :stream, options: options}
     %__MODULE__{stream: stream, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
@@ -85,7 +85,7 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, pieces} <- pieces(chunk),
-         {:ok, :ok} <- Memory.run(fn -> Native.stream_claim(loader.stream, loader.number) end) do
+         {:ok, :ok} <- Memory.run(fn -> Native.loader_claim(loader.stream, loader.number) end) do
       holding(loader, fn -> push_all(loader, pieces, each) end)
     end
   end
@@ -93,15 +93,15 @@ defmodule ExTorch.Streaming.Loader do
   # The stream ended too early.
   @doc false
   def ended(loader) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.stream_claim(loader.stream, loader.number) end) do
-      holding(loader, fn -> Native.stream_end(loader.stream) end)
+    with {:ok, :ok} <- Memory.run(fn -> Native.loader_claim(loader.stream, loader.number) end) do
+      holding(loader, fn -> Native.loader_ended(loader.stream) end)
     end
   end
 
   # A stream whose feeding failed, or was left by an exception of a callback, is over.
   defp holding(loader, fun) do
     result = fun.()
-    number = Native.stream_release(loader.stream, not match?({:more, _}, result))
+    number = Native.loader_release(loader.stream, not match?({:more, _}, result))
 
     case result do
       {:more, loader} -> {:more, %{loader | number: number}}
@@ -109,7 +109,7 @@ defmodule ExTorch.Streaming.Loader do
     end
   catch
     kind, reason ->
-      Native.stream_release(loader.stream, true)
+      Native.loader_release(loader.stream, true)
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
@@ -133,7 +133,7 @@ defmodule ExTorch.Streaming.Loader do
   defp push_all(loader, [], _each), do: {:more, loader}
 
   defp push_piece(loader, piece, each) do
-    case Memory.run(fn -> Native.stream_feed(loader.stream, piece) end) do
+    case Memory.run(fn -> Native.loader_feed(loader.stream, piece) end) do
       {:ok, :described} ->
         with {:ok, loader} <- select(loader), do: push_piece(loader, piece, each)
 
@@ -164,7 +164,7 @@ defmodule ExTorch.Streaming.Loader do
     with {:ok, entries} <- entries(ckpt, named? or not loader.keep),
          wanted = wanted(options, entries),
          {:ok, {bytes, logical}} <-
-           Memory.run(fn -> Native.stream_select(loader.stream, wanted) end),
+           Memory.run(fn -> Native.loader_select(loader.stream, wanted) end),
          :ok <- Checkpoint.Loader.check_total(ckpt, max(bytes, logical)) do
       {:ok,
        %{

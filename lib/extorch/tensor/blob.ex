@@ -49,7 +49,7 @@ defmodule ExTorch.Tensor.Blob do
   """
   @spec to_blob(Tensor.t() | Tensor.BlobView.t()) :: t()
   def to_blob(%module{} = tensor) when module in [Tensor, Tensor.BlobView] do
-    case Native.blob_to(tensor) do
+    case Native.blob_to_blob(tensor) do
       {:ok, blob, _} -> blob
       {_, error} -> raise error
     end
@@ -89,7 +89,7 @@ defmodule ExTorch.Tensor.Blob do
   end
 
   defp tensor(info, owner, validate) do
-    case Native.blob_from(info, owner, validate) do
+    case Native.blob_from_blob(info, owner, validate) do
       {:ok, tensor, _} -> tensor
       {_, error} -> raise error
     end
