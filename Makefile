@@ -89,13 +89,13 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 
 # Another NIF library, for the tests.
 example: $(BUILD)/example_nif.so
-$(BUILD)/example_nif.so: test/c/example_nif.c c_src/include/extorch.h $(BUILD)/c.flags
+$(BUILD)/example_nif.so: test/support/example_nif.c c_src/include/extorch.h $(BUILD)/c.flags
 	@echo " CC $(notdir $@)"
 	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -shared $< $(LDFLAGS) -o $@
 
 # LibTorch's own reader in C++, for the tests.
 pickle_load: $(BUILD)/pickle_load
-$(BUILD)/pickle_load: test/c/pickle_load.cpp $(BUILD)/cxx.flags
+$(BUILD)/pickle_load: test/support/pickle_load.cpp $(BUILD)/cxx.flags
 	@echo "CXX $(notdir $@)"
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -U_FORTIFY_SOURCE -O0 $< -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) \
 	  -ltorch_cpu -lc10 -Wl,--allow-shlib-undefined $(LDFLAGS) -o $@
@@ -130,6 +130,7 @@ demo: setup-build
 
 test: setup-test
 	@$(MAKE) --no-print-directory all example pickle_load
+	@scripts/c_tests.sh
 	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
 	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)
 
@@ -144,7 +145,7 @@ matrix: setup-matrix
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all
-	@for script in $(filter-out bench/data.exs,$(wildcard bench/*.exs)); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
+	@for script in $(filter-out bench/data.exs bench/empty_call.exs,$(wildcard bench/*.exs)); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
 
 format:
 	@mix format

@@ -2,7 +2,8 @@
 #
 # to_blob and from_blob beside an empty NIF call with an environment (allocated and freed), which is the least that
 # pinning an owner can cost. Bytes copied are what the counters and the process's memory say.
-alias ExTorch.{Memory, Native, Tensor}
+Code.require_file("empty_call.exs", __DIR__)
+alias ExTorch.{Memory, Tensor}
 alias ExTorch.Tensor.Blob
 
 measure = fn fun ->
@@ -25,7 +26,7 @@ rss = fn ->
   String.to_integer(kb)
 end
 
-empty = measure.(fn -> Native.torch_empty_call() end)
+empty = measure.(fn -> Bench.EmptyCall.empty_call() end)
 IO.puts("nanoseconds a call, medians of 9 runs of 20,000; in brackets times the empty call")
 IO.puts("empty NIF call with an environment: #{round(empty)}")
 

@@ -2,7 +2,7 @@
 #
 # The same addition through the brief path (a pointwise operator on small tensors runs where it is called) and through a
 # dirty scheduler (an operator that is not on the brief list), over sizes; an empty NIF call beside them.
-alias ExTorch.Native
+Code.require_file("empty_call.exs", __DIR__)
 
 measure = fn fun ->
   for _ <- 1..2_000, do: fun.()
@@ -13,7 +13,7 @@ end
 IO.puts("microseconds a call, medians of 7 runs of 10,000")
 
 IO.puts(
-  "empty NIF call and environment  #{Float.round(measure.(fn -> Native.torch_empty_call() end), 2)}"
+  "empty NIF call and environment  #{Float.round(measure.(fn -> Bench.EmptyCall.empty_call() end), 2)}"
 )
 
 IO.puts(

@@ -20,26 +20,7 @@ make --no-print-directory WERROR=1 MIX_APP_PATH="$PWD/build/werror" all
 MIX_ENV=test mix compile --force --no-deps-check --warnings-as-errors
 
 step "C unit tests under ASan and UBSan"
-mkdir -p build/c
-for test in test/c/*_test.c; do
-  program=build/c/$(basename "$test" .c)
-  # The wraps let a test make the Nth allocation fail; one that does not ask for them links as usual.
-  wraps=
-  if grep -q '"failing.h"' "$test"; then
-    wraps=$(sed -n 's/^void \*__wrap_\([a-z]*\)(.*/-Wl,--wrap=\1/p' test/c/failing.h)
-  fi
-  # shellcheck disable=SC2086
-  ${CC:-cc} -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -pthread -fsanitize=address,undefined \
-    -fno-sanitize-recover=all $wraps "$test" -Ic_src c_src/core/*/*.c -ldeflate -lm -o "$program"
-done
-ASAN_OPTIONS=allocator_may_return_null=1 build/c/core_test
-ASAN_OPTIONS=allocator_may_return_null=1 build/c/writer_test build/c
-fixtures=$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)
-# shellcheck disable=SC2086
-build/c/checkpoint_test $fixtures
-# every cut takes its time: the newest files of each kind
-# shellcheck disable=SC2046
-build/c/forward_test $(grep -E '/(2\.14\.1|more)/' <<<"$fixtures")
+scripts/c_tests.sh asan
 
 # The sanitized libraries go where mix looks for them, and the ordinary ones come back whatever happens.
 step "ExUnit under ASan and UBSan"

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
-mkdir -p build/fuzz/checkpoint.corpus build/fuzz/forward.corpus
+mkdir -p build/fuzz/checkpoint.corpus build/fuzz/push.corpus
 for file in $(find test/fixtures -type f ! -name '*.py' ! -name '*.cpp'); do
   name=$(echo "$file" | tr / _)
   cp "$file" "build/fuzz/checkpoint.corpus/$name"
@@ -15,12 +15,12 @@ if zipfile.is_zipfile(sys.argv[1]):
     open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' \
     "$file" "build/fuzz/checkpoint.corpus/$name.pkl"
   # how to cut it, what is wanted, the stream, and what follows
-  { printf '\007\002'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/forward.corpus/$name.7"
-  { printf '\377\000'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/forward.corpus/$name.255"
+  { printf '\007\002'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.7"
+  { printf '\377\000'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.255"
 done
-for target in checkpoint forward; do
+for target in checkpoint push; do
   clang -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread \
-    "test/c/fuzz_$target.c" -Ic_src c_src/core/*/*.c -ldeflate -lm -o "build/fuzz/$target"
+    "test/c/fuzz/$target.c" -Ic_src -Itest/c c_src/core/*/*.c -ldeflate -lm -o "build/fuzz/$target"
   "build/fuzz/$target" -max_total_time="$seconds" -max_len=65536 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=256 \
     -artifact_prefix=build/fuzz/ -print_final_stats=1 "build/fuzz/$target.corpus"
 done

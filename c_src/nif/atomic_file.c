@@ -37,7 +37,7 @@ static void atomic_file_destroyed(ErlNifEnv *env, void *object) {
 
 bool xt_atomic_file_register(ErlNifEnv *env) {
   ErlNifResourceTypeInit init = {.dtor = atomic_file_destroyed};
-  atomic_file_type = enif_open_resource_type_x(env, "extorch_outfile", &init, ERL_NIF_RT_CREATE, NULL);
+  atomic_file_type = enif_open_resource_type_x(env, "extorch_atomic_file", &init, ERL_NIF_RT_CREATE, NULL);
   return atomic_file_type != NULL;
 }
 

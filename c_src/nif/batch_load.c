@@ -1,4 +1,4 @@
-/* Tensors and records out of an open checkpoint. */
+/* Many tensors of an open checkpoint, read by steps. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,88 +16,43 @@ typedef struct {
   atomic_flag busy;
   bool begun;
   xt_checkpoint_resource *checkpoint;
-  xt_batch_load loader;
+  xt_batch_load load;
   size_t *entries; /* which of the index, in order */
   size_t count;
 } batch_load;
 
 typedef struct {
   xt_reapable reapable;
-  xt_batch_load loader;
-} dead_loader;
+  xt_batch_load load;
+} dead_load;
 
 static void free_dead(xt_reapable *self) {
-  xt_batch_load_free(&((dead_loader *)self)->loader);
+  xt_batch_load_free(&((dead_load *)self)->load);
   free(self);
 }
 
-static void loading_destroyed(ErlNifEnv *env, void *object) {
+static void batch_load_destroyed(ErlNifEnv *env, void *object) {
   batch_load *self = object;
   (void)env;
   free(self->entries);
   if (!self->begun) return;
   /* regions may be large: the reaper drops them. Without memory for the note it is done here. */
-  dead_loader *dead = malloc(sizeof *dead);
+  dead_load *dead = malloc(sizeof *dead);
   if (dead) {
-    *dead = (dead_loader){{NULL, free_dead}, self->loader};
+    *dead = (dead_load){{NULL, free_dead}, self->load};
     xt_reaper_push(&dead->reapable);
   } else {
-    xt_batch_load_free(&self->loader);
+    xt_batch_load_free(&self->load);
   }
   xt_checkpoint_leave(self->checkpoint);
   enif_release_resource(self->checkpoint);
 }
 
 bool xt_batch_load_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = loading_destroyed};
-  batch_load_type = enif_open_resource_type_x(env, "extorch_loading", &init, ERL_NIF_RT_CREATE, NULL);
+  ErlNifResourceTypeInit init = {.dtor = batch_load_destroyed};
+  batch_load_type = enif_open_resource_type_x(env, "extorch_batch_load", &init, ERL_NIF_RT_CREATE, NULL);
   return batch_load_type != NULL;
 }
-
-/* A file that changed under us explains more than what was then found in it. */
-static xt_status blame_change(const xt_checkpoint_handle *opened, xt_status status, xt_error *error) {
-  xt_error changed;
-  bool suspicious = status == XT_STATUS_ok || status == XT_STATUS_corrupt || status == XT_STATUS_truncated;
-  if (opened->file.fd < 0 || !suspicious || xt_file_check(&opened->file, &changed) == XT_STATUS_ok) return status;
-  *error = changed;
-  return error->status;
-}
-
-/* checkpoint_tensor(checkpoint, entry's index, verify?) :: {:ok, tensor, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  ErlNifUInt64 i;
-  xt_error error;
-  xt_tensor *tensor = NULL;
-  bool verify;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &i) ||
-      !xt_get_bool(env, argv[2], &verify))
-    return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_checkpoint_handle *opened = resource->opened;
-  const xt_checkpoint *c = &opened->checkpoint;
-  if (i >= c->index.count) {
-    xt_checkpoint_leave(resource);
-    return enif_make_badarg(env);
-  }
-  const xt_tensor_desc *t = c->index.entries[i].tensor;
-  xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, verify);
-  xt_storage_origin from = {c, &reader, NULL};
-  xt_status status;
-  if (!xt_torch->has_dtype(t->dtype))
-    status = xt_error_set(&error, XT_STATUS_unsupported,
-                          "%s is newer than the linked LibTorch (%s); read_storage has the bytes",
-                          xt_dtype_get(t->dtype)->name, xt_torch->version);
-  else status = xt_materialize_tensor(&from, t, &tensor, &error);
-  bool made = status == XT_STATUS_ok;
-  status = blame_change(opened, status, &error);
-  if (made && status != XT_STATUS_ok) xt_tensor_drop(tensor);
-  xt_checkpoint_leave(resource);
-  return xt_return_tensor(env, status, tensor, &error);
-}
-
-/* ---- Many tensors ---- */
 
 static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
   ERL_NIF_TERM head;
@@ -124,7 +79,7 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  const xt_checkpoint *c = &resource->opened->checkpoint;
+  const xt_checkpoint *c = &resource->handle->checkpoint;
   batch_load *self = enif_alloc_resource(batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
   atomic_flag_clear(&self->busy);
@@ -144,23 +99,23 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
     if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
     for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
   }
-  xt_record_reader reader = xt_checkpoint_handle_reader(resource->opened, env, verify);
-  xt_status status = xt_batch_load_begin(&self->loader, &reader, wanted, &error);
+  xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
+  xt_status status = xt_batch_load_begin(&self->load, &reader, wanted, &error);
   free(wanted);
   enif_keep_resource(resource);
   self->checkpoint = resource;
   self->begun = true;
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(
-      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->loader.total), enif_make_uint64(env, logical)));
+      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->load.total), enif_make_uint64(env, logical)));
 }
 
 static xt_status make_all(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
   xt_status status =
       terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "no memory for the tensors' terms");
-  const xt_checkpoint *c = self->loader.reader.checkpoint;
-  xt_storage_origin from = {c, NULL, self->loader.regions};
+  const xt_checkpoint *c = self->load.reader.checkpoint;
+  xt_storage_origin from = {c, NULL, self->load.regions};
   for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
     status = xt_materialize_term(env, &from, c->index.entries[self->entries[i]].tensor, &terms[i], error);
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
@@ -182,53 +137,14 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     xt_error_set(&error, XT_STATUS_busy, "another process is going on with this load");
     return xt_make_error(env, &error);
   }
-  self->loader.reader.context = env;
-  xt_checkpoint_handle *opened = self->checkpoint->opened;
-  xt_status status = xt_batch_load_step(&self->loader, budget, &finished, &error);
-  if (finished || status != XT_STATUS_ok) status = blame_change(opened, status, &error);
+  self->load.reader.context = env;
+  xt_checkpoint_handle *handle = self->checkpoint->handle;
+  xt_status status = xt_batch_load_step(&self->load, budget, &finished, &error);
+  if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(handle, status, &error);
   if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
-  uint64_t done = self->loader.done;
+  uint64_t done = self->load.done;
   atomic_flag_clear(&self->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
                                   : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
-}
-
-/* ---- Records ---- */
-
-/* checkpoint_read_record(checkpoint, record's name, from, size | nil, verify?) :: {:ok, binary, bytes} | {:ok, nil, 0}
- * |
- * {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_read_record(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  ErlNifBinary name;
-  ErlNifUInt64 from, size = 0;
-  xt_error error;
-  bool verify;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name) ||
-      !enif_get_uint64(env, argv[2], &from) || (argv[3] != xt_am_nil && !enif_get_uint64(env, argv[3], &size)) ||
-      !xt_get_bool(env, argv[4], &verify))
-    return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_checkpoint_handle *opened = resource->opened;
-  xt_record_reader reader = xt_checkpoint_handle_reader(opened, env, verify);
-  xt_record *entry = xt_checkpoint_find(&opened->checkpoint, (char *)name.data, name.size);
-  ERL_NIF_TERM binary = xt_am_nil;
-  xt_status status = XT_STATUS_ok;
-  if (entry) {
-    if (argv[3] == xt_am_nil) size = from <= entry->size ? entry->size - from : 0;
-    xt_region *region = from <= entry->size && size <= entry->size - from ? xt_region_new(size ? size : 1, 0) : NULL;
-    if (!region && (from > entry->size || size > entry->size - from))
-      status =
-          xt_error_set(&error, XT_STATUS_bad_argument, "bytes %llu to %llu are not all in the record, which has %llu",
-                       (unsigned long long)from, (unsigned long long)(from + size), (unsigned long long)entry->size);
-    else if (!region) status = xt_region_refused(&error);
-    else if ((status = xt_record_reader_range(&reader, entry, from, size, region->data, &error)) != XT_STATUS_ok)
-      xt_region_drop(region);
-    if (status == XT_STATUS_ok) binary = xt_make_region_binary(env, region, region->data, size);
-  }
-  status = blame_change(opened, status, &error);
-  xt_checkpoint_leave(resource);
-  return status == XT_STATUS_ok ? xt_make_ok(env, binary) : xt_make_error(env, &error);
 }

@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
   atomic_uint_least64_t state;
-  xt_checkpoint_handle *opened;
+  xt_checkpoint_handle *handle;
 } xt_checkpoint_resource;
 
 bool xt_checkpoint_register(ErlNifEnv *env);
@@ -29,12 +29,25 @@ bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource
 xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error);
 void xt_checkpoint_leave(xt_checkpoint_resource *resource);
 
+/* As xt_checkpoint_enter, for a checkpoint that may still be opening. */
+xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error);
+
+/* An empty handle; NULL when there is no memory. The free function is the reaper's too. */
+xt_checkpoint_handle *xt_checkpoint_handle_new(void);
+void xt_checkpoint_handle_free(xt_reapable *self);
+
+/* The resource term of a handle, which it takes over. */
+ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle);
+
 /* A checkpoint that a stream will describe: kept, and in use until xt_checkpoint_leave. */
 xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *term,
                                  xt_error *error);
 
 /* How the bytes of an opened checkpoint are read for this caller. */
-xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *opened, ErlNifEnv *env, bool verify);
+xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNifEnv *env, bool verify);
+
+/* The status of a read: if the file changed meanwhile, `:file_changed` in place of what was found in it. */
+xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status status, xt_error *error);
 
 /* A binary over a region, which is taken over. */
 ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);

@@ -105,13 +105,6 @@ ERL_NIF_TERM xt_nif_manual_seed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   return xt_am_ok;
 }
 
-/* torch_empty_call() :: :ok     what a NIF call and an environment cost: bench/ compares with it */
-ERL_NIF_TERM xt_nif_torch_empty_call(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)env, (void)argc, (void)argv;
-  enif_free_env(enif_alloc_env());
-  return xt_am_ok;
-}
-
 /* dtype_supported(dtype) :: boolean */
 ERL_NIF_TERM xt_nif_dtype_supported(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_dtype dtype;

@@ -91,7 +91,7 @@ ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
     return status == XT_STATUS_bad_argument ? enif_make_badarg(env) : xt_make_error(env, &error);
   }
   s->reapable.run = free_loader;
-  xt_push_begin(&s->push, &s->checkpoint->opened->checkpoint, spool_bytes);
+  xt_push_begin(&s->push, &s->checkpoint->handle->checkpoint, spool_bytes);
   loader_resource *resource = enif_alloc_resource(loader_type, sizeof *resource);
   memset(resource, 0, sizeof *resource);
   pthread_mutex_init(&resource->lock, NULL);
@@ -338,7 +338,7 @@ static xt_status feed(ErlNifEnv *env, loader_resource *resource, const ErlNifBin
     if (status != XT_STATUS_ok) break;
     if (result->event == XT_PUSH_STORAGE && s->push.wanted[s->push.storage])
       status = storage_came(s, s->push.storage, out, error);
-    if (result->event == XT_PUSH_DESCRIBED) s->checkpoint->opened->open = true;
+    if (result->event == XT_PUSH_DESCRIBED) s->checkpoint->handle->open = true;
     if (result->event == XT_PUSH_DESCRIBED || result->event == XT_PUSH_DONE) break;
     result->paused = resource->resume < piece->size;
     bool enough =

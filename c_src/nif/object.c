@@ -247,7 +247,7 @@ ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TE
       !xt_get_bool(env, argv[2], &b.ordered) || !enif_is_map(env, argv[3]))
     return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  b.c = &resource->opened->checkpoint;
+  b.c = &resource->handle->checkpoint;
   b.tensor_count = (size_t)arity;
   bool made = b.tensor_count == b.c->index.count && build(&b, b.c->root, &term);
   bool mismatch = b.tensor_count != b.c->index.count;

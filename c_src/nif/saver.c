@@ -33,9 +33,9 @@ typedef struct {
 typedef struct {
   atomic_flag busy;
   save_job *save_job;
-} saving_resource;
+} saver_resource;
 
-static void free_saving(xt_reapable *self) {
+static void free_save_job(xt_reapable *self) {
   save_job *s = (save_job *)self;
   xt_saver_free(&s->saver);
   xt_region_drop(s->shared);
@@ -56,8 +56,8 @@ static void drop_save_job(void *owner) {
   if (atomic_fetch_sub(&s->references, 1) == 1) xt_reaper_push(&s->reapable);
 }
 
-static void saving_destroyed(ErlNifEnv *env, void *object) {
-  saving_resource *resource = object;
+static void saver_destroyed(ErlNifEnv *env, void *object) {
+  saver_resource *resource = object;
   (void)env;
   if (!resource->save_job) return;
   xt_saver_stop(&resource->save_job->saver);
@@ -65,8 +65,8 @@ static void saving_destroyed(ErlNifEnv *env, void *object) {
 }
 
 bool xt_saver_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = saving_destroyed};
-  saver_type = enif_open_resource_type_x(env, "extorch_saving", &init, ERL_NIF_RT_CREATE, NULL);
+  ErlNifResourceTypeInit init = {.dtor = saver_destroyed};
+  saver_type = enif_open_resource_type_x(env, "extorch_saver", &init, ERL_NIF_RT_CREATE, NULL);
   return saver_type != NULL;
 }
 
@@ -226,13 +226,13 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
       arity != 2 || !xt_get_bool(env, flags[0], &compact) || !xt_get_bool(env, flags[1], &duplicate) ||
       !enif_is_list(env, argv[4]))
     return enif_make_badarg(env);
-  saving_resource *resource = enif_alloc_resource(saver_type, sizeof *resource);
+  saver_resource *resource = enif_alloc_resource(saver_type, sizeof *resource);
   atomic_flag_clear(&resource->busy);
   save_job *s = resource->save_job = calloc(1, sizeof *s);
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
   if (!s) return xt_make_error(env, (no_memory(&error), &error));
-  s->reapable.run = free_saving;
+  s->reapable.run = free_save_job;
   atomic_init(&s->references, 1);
   s->file.fd = s->file.folder = -1;
   s->tensors.compact = compact;
@@ -256,7 +256,7 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
 
 /* ---- Into a file ---- */
 
-static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saving_resource **out) {
+static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saver_resource **out) {
   return enif_get_resource(env, term, saver_type, (void **)out) && (*out)->save_job;
 }
 
@@ -268,7 +268,7 @@ static ERL_NIF_TERM busy(ErlNifEnv *env) {
 
 /* saver_open(saving, path, fsync?) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_saver_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  saving_resource *resource;
+  saver_resource *resource;
   ErlNifBinary text;
   char path[4096];
   xt_error error;
@@ -318,7 +318,7 @@ static xt_status check_memory(const save_job *s, xt_error *error) {
 
 /* saver_step(saving, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e}     the last step commits */
 ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  saving_resource *resource;
+  saver_resource *resource;
   ErlNifUInt64 budget;
   xt_error error;
   bool finished = false;
@@ -346,7 +346,7 @@ ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
 
 /* The bytes of a step, as binaries: small ones are copied, payloads share the tensors' memory. */
 typedef struct {
-  saving_resource *resource;
+  saver_resource *resource;
   ErlNifEnv *env;
   ERL_NIF_TERM list; /* the last first */
   size_t payload;    /* of which these bytes were given, and may go on: */
@@ -407,7 +407,7 @@ static xt_status share(void *context, size_t payload, const uint8_t *data, size_
   return status;
 }
 
-static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saving_resource *resource, uint64_t budget) {
+static ERL_NIF_TERM give_pieces(ErlNifEnv *env, saver_resource *resource, uint64_t budget) {
   save_job *s = resource->save_job;
   xt_error error;
   bool finished = false;
@@ -430,7 +430,7 @@ enum { BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 20 };
 
 /* saver_next(saving, bytes) :: {:ok, {:more | :done, payload bytes so far, iodata}, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_saver_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  saving_resource *resource;
+  saver_resource *resource;
   ErlNifUInt64 budget;
   if (!get_saving(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) ||
       resource->save_job->file.fd >= 0)

@@ -1,6 +1,6 @@
 /* Checkpoints whose bytes Elixir reads (ExTorch.Source): which bytes are needed, and what they make.
  *
- * where → {:place, offset, size}: the record's header is to be read and given to checkpoint_place, then asked again
+ * where → {:header, offset, size}: the record's header is to be read and given to source_reader_check_header, then asked again
  * where → {:bytes, offset, size}: what the tensor or record is made of
  */
 #include "nif/checkpoint.h"
@@ -26,7 +26,7 @@ static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c
   return true;
 }
 
-/* source_reader_locate(checkpoint, index | record's name, whole?) :: {:ok, {:place | :bytes, offset, size} | nil, 0} |
+/* source_reader_locate(checkpoint, index | record's name, whole?) :: {:ok, {:header | :bytes, offset, size} | nil, 0} |
  * {:error, e} */
 ERL_NIF_TERM xt_nif_source_reader_locate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
@@ -37,7 +37,7 @@ ERL_NIF_TERM xt_nif_source_reader_locate(ErlNifEnv *env, int argc, const ERL_NIF
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &whole)) return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_checkpoint *c = &resource->opened->checkpoint;
+  xt_checkpoint *c = &resource->handle->checkpoint;
   bool known = get_target(env, argv[1], c, &record, &tensor);
   ERL_NIF_TERM kind = xt_am_bytes;
   uint64_t offset = 0, size = 0;
@@ -45,7 +45,7 @@ ERL_NIF_TERM xt_nif_source_reader_locate(ErlNifEnv *env, int argc, const ERL_NIF
     uint64_t data = atomic_load(&record->data_offset);
     xt_need need = xt_checkpoint_header_need(record);
     if (!data) {
-      kind = xt_am_place;
+      kind = xt_am_header;
       offset = need.offset, size = need.size;
     } else if (tensor && !whole) {
       xt_record_reader reader = {.checkpoint = c};
@@ -73,7 +73,7 @@ ERL_NIF_TERM xt_nif_source_reader_check_header(ErlNifEnv *env, int argc, const E
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[2], &header))
     return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_checkpoint *c = &resource->opened->checkpoint;
+  xt_checkpoint *c = &resource->handle->checkpoint;
   bool fits =
       get_target(env, argv[1], c, &record, &tensor) && record && header.size == xt_checkpoint_header_need(record).size;
   xt_status status = fits ? xt_checkpoint_check_header(record, header.data, &data, &error) : XT_STATUS_ok;
@@ -101,9 +101,9 @@ ERL_NIF_TERM xt_nif_source_reader_decode(ErlNifEnv *env, int argc, const ERL_NIF
       !enif_get_uint64(env, argv[3], &offset) || !enif_is_binary(env, argv[4]))
     return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  const xt_checkpoint *c = &resource->opened->checkpoint;
+  const xt_checkpoint *c = &resource->handle->checkpoint;
   bool fits = get_target(env, argv[1], c, &record, &t);
-  xt_record_reader reader = xt_checkpoint_handle_reader(resource->opened, env, verify);
+  xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
   reader.memory = fits && record ? xt_pin_binary(argv[4]) : NULL;
   reader.memory_at = offset;
   xt_storage_origin from = {c, &reader, NULL};

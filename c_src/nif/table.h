@@ -16,7 +16,6 @@
   X(native_load, 2, XT_DIRTY_IO)              \
   X(info, 0, XT_NORMAL)                       \
   X(manual_seed, 1, XT_NORMAL)                \
-  X(torch_empty_call, 0, XT_NORMAL)           \
   X(dtype_supported, 1, XT_NORMAL)            \
   X(device_count, 1, XT_DIRTY_CPU)            \
   X(device_memory, 1, XT_DIRTY_CPU)           \
@@ -47,7 +46,9 @@
   X(checkpoint_keys, 1, XT_DIRTY_CPU)         \
   X(checkpoint_entries, 1, XT_DIRTY_CPU)      \
   X(checkpoint_entry, 2, XT_DIRTY_CPU)        \
-  X(checkpoint_about, 1, XT_DIRTY_CPU)        \
+  X(checkpoint_metadata, 1, XT_DIRTY_CPU)     \
+  X(checkpoint_storages, 1, XT_DIRTY_CPU)     \
+  X(checkpoint_records, 1, XT_DIRTY_CPU)      \
   X(checkpoint_object, 4, XT_DIRTY_CPU)       \
   X(checkpoint_tensor, 3, XT_DIRTY_IO)        \
   X(batch_load_begin, 3, XT_DIRTY_CPU)        \

@@ -90,7 +90,7 @@
   X(sparse_bsr)     \
   X(sparse_bsc)     \
   X(quantized)      \
-  X(place)          \
+  X(header)         \
   X(open)           \
   X(more)           \
   X(again)          \

@@ -169,7 +169,7 @@ defmodule ExTorch.Archive do
 
     started =
       try do
-        Memory.run(fn -> Native.archive_start(what, ref, opts[:chunk], timeout) end)
+        start(what, ref, opts[:chunk], timeout)
       catch
         kind, reason ->
           side.close(state, :error)
@@ -193,12 +193,12 @@ defmodule ExTorch.Archive do
         finish(job, state, side, failure)
 
       {^ref, _question} when failure != nil ->
-        Native.archive_answer(job, :error)
+        answer(job, :error)
         converse(job, ref, state, side, failure)
 
       {^ref, question} ->
         {answer, state, failure} = answer(side, state, question)
-        Native.archive_answer(job, answer)
+        answer(job, answer)
         converse(job, ref, state, side, failure)
     end
   end
@@ -212,8 +212,14 @@ defmodule ExTorch.Archive do
     kind, reason -> {:error, state, {:raised, kind, reason, __STACKTRACE__}}
   end
 
+  defp start(what, ref, chunk, timeout),
+    do: Memory.run(fn -> Native.archive_start(what, ref, chunk, timeout) end)
+
+  defp answer(job, answer), do: Native.archive_answer(job, answer)
+  defp result(job), do: Memory.run(fn -> Native.archive_result(job) end)
+
   defp finish(job, state, side, failure) do
-    result = Memory.run(fn -> Native.archive_result(job) end)
+    result = result(job)
     outcome = if failure == nil and match?({:ok, _}, result), do: :ok, else: :error
     closed = close(side, state, outcome)
 

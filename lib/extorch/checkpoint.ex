@@ -32,9 +32,7 @@ defmodule ExTorch.Checkpoint do
   A source is a path, `{:binary, binary}`, whose memory the tensors share, or a struct that implements `ExTorch.Source`.
   """
 
-  import ExTorch.Checkpoint.Access
-
-  alias ExTorch.Checkpoint.{Entry, Loader, Options, Remote}
+  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Memory, Native, Tensor}
 
   @type source :: Path.t() | {:binary, binary()} | ExTorch.Source.t()
@@ -73,8 +71,8 @@ defmodule ExTorch.Checkpoint do
 
   # What had to be read whole to be opened (a gzip, a plain pickle) is in memory: the source is done with.
   defp forget_source(ckpt) do
-    case about(ckpt) do
-      {%{compression: nil, format: format}, _, _} when format != :pickle ->
+    case Error.bang!(Handle.metadata(ckpt)) do
+      %{compression: nil, format: format} when format != :pickle ->
         ckpt
 
       _ ->
@@ -88,27 +86,29 @@ defmodule ExTorch.Checkpoint do
   def open!(source, opts \\ []), do: Error.bang!(open(source, opts))
 
   defp open_native(path, opts) when is_binary(path) do
-    if ExTorch.Options.path?(path) do
-      Memory.run(fn -> Native.checkpoint_open(path, opts) end)
-    else
-      {:error,
-       Error.new(:not_found, "this is no path; the bytes of a checkpoint are {:binary, bytes}")}
-    end
+    if ExTorch.Options.path?(path),
+      do: Memory.run(fn -> Native.checkpoint_open(path, opts) end),
+      else:
+        {:error,
+         Error.new(
+           :not_found,
+           "expected a path; pass the bytes of a checkpoint as {:binary, bytes}"
+         )}
   end
 
-  defp open_native({:binary, binary}, opts) when is_binary(binary) do
-    Memory.run(fn -> Native.checkpoint_open_binary(binary, opts) end)
-  end
-
-  defp open_native(%_{} = source, opts), do: Remote.open(source, opts)
+  defp open_native({:binary, binary}, opts) when is_binary(binary), do: open_binary(binary, opts)
+  defp open_native(%_{} = source, opts), do: SourceReader.open(source, opts)
 
   defp open_native(other, _opts) do
     {:error,
      Error.new(
        :bad_argument,
-       "#{inspect(other, limit: 5)} is no source: use a path, {:binary, binary} or a struct that implements ExTorch.Source"
+       "expected a path, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
      )}
   end
+
+  defp open_binary(binary, opts),
+    do: Memory.run(fn -> Native.checkpoint_open_binary(binary, opts) end)
 
   @doc "Closes the handle. Tensors that were read stay good; asking the handle again is `:released`."
   @spec close(t()) :: :ok
@@ -128,11 +128,11 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The names of all tensors, in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
   @spec keys(t()) :: [String.t()]
-  def keys(%__MODULE__{} = ckpt), do: ask!(ckpt, &Native.checkpoint_keys/1)
+  def keys(%__MODULE__{} = ckpt), do: Error.bang!(Handle.keys(ckpt))
 
   @doc "All tensors, described, in file order."
   @spec entries(t()) :: [Entry.t()]
-  def entries(%__MODULE__{} = ckpt), do: ask!(ckpt, &Native.checkpoint_entries/1)
+  def entries(%__MODULE__{} = ckpt), do: Error.bang!(Handle.entries(ckpt))
 
   @doc """
   One tensor, described.
@@ -142,7 +142,7 @@ defmodule ExTorch.Checkpoint do
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
   def entry(%__MODULE__{} = ckpt, name) when is_binary(name) do
-    case ask(ckpt, &Native.checkpoint_entry(&1, name)) do
+    case Handle.entry(ckpt, name) do
       {:ok, [entry]} -> {:ok, entry}
       {:ok, []} -> {:error, not_found(ckpt, name)}
       {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
@@ -153,7 +153,7 @@ defmodule ExTorch.Checkpoint do
   def entry(%__MODULE__{} = ckpt, path) when is_list(path) do
     found =
       if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
-        with {:ok, several} <- ask(ckpt, &Native.checkpoint_entry(&1, Enum.join(path, "."))) do
+        with {:ok, several} <- Handle.entry(ckpt, Enum.join(path, ".")) do
           # a name with very many owners is looked for one by one
           {:ok, if(length(several) < 20, do: several, else: entries(ckpt))}
         end
@@ -213,7 +213,7 @@ defmodule ExTorch.Checkpoint do
   @doc "The Python object with an `ExTorch.Checkpoint.Entry` in place of every tensor."
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
   def object(%__MODULE__{} = ckpt) do
-    with {:ok, entries} <- ask(ckpt, &Native.checkpoint_entries/1), do: build(ckpt, entries)
+    with {:ok, entries} <- Handle.entries(ckpt), do: Handle.object(ckpt, entries)
   end
 
   @doc "The same, raising."
@@ -233,8 +233,8 @@ defmodule ExTorch.Checkpoint do
   """
   @spec metadata(t()) :: map()
   def metadata(%__MODULE__{} = ckpt) do
-    {info, _storages, records} = about(ckpt)
-    Map.put(info, :producer, producer(info.format, records))
+    metadata = Error.bang!(Handle.metadata(ckpt))
+    Map.put(metadata, :producer, producer(metadata.format, records(ckpt)))
   end
 
   # Each version of torch left a trace in what it writes.
@@ -260,7 +260,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The storages that tensors share, in the order the pickle names them."
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
-  def storages(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(1)
+  def storages(%__MODULE__{} = ckpt), do: Error.bang!(Handle.storages(ckpt))
 
   @doc "Is there a storage of that key, `\"0\"` or `\"data/0\"`?"
   @spec has_storage?(t(), String.t()) :: boolean()
@@ -271,9 +271,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "The archive's records by their names below the root folder: `\"data.pkl\"`, `\"version\"`, `\"data/0\"` …"
   @spec records(t()) :: [String.t()]
-  def records(%__MODULE__{} = ckpt), do: ckpt |> about() |> elem(2)
-
-  defp about(ckpt), do: ask!(ckpt, &Native.checkpoint_about/1)
+  def records(%__MODULE__{} = ckpt), do: Error.bang!(Handle.records(ckpt))
 
   # ---- Reading ----
 
@@ -288,10 +286,11 @@ defmodule ExTorch.Checkpoint do
   def tensor!(ckpt, name), do: Error.bang!(tensor(ckpt, name))
 
   defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
-    with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, options.verify),
+    with {:ok, offset, bytes} <-
+           SourceReader.locate(source, resource, entry.index, options.verify),
          {:ok, %Tensor{} = tensor} <-
-           Remote.made_of(resource, entry.index, options.verify, offset, bytes) do
-      place(ckpt, tensor, entry)
+           SourceReader.decode(resource, entry.index, options.verify, offset, bytes) do
+      Handle.to_device(ckpt, tensor, entry)
     else
       {:ok, _raw} ->
         {:error, Error.new(:unsupported, "#{entry.dtype} is newer than the linked LibTorch")}
@@ -302,10 +301,8 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp read(ckpt, entry) do
-    with {:ok, tensor} <-
-           ask(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify)) do
-      place(ckpt, tensor, entry)
-    end
+    with {:ok, tensor} <- Handle.tensor(ckpt, entry),
+         do: Handle.to_device(ckpt, tensor, entry)
   end
 
   @doc """
@@ -366,9 +363,9 @@ defmodule ExTorch.Checkpoint do
   defp record_name(key), do: "data/" <> key
 
   defp read_bytes(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
-    with {:ok, at, bytes} <- Remote.bytes(source, resource, name, true),
+    with {:ok, at, bytes} <- SourceReader.locate(source, resource, name, true),
          {:ok, record} when is_binary(record) <-
-           Remote.made_of(resource, name, ckpt.options.verify, at, bytes),
+           SourceReader.decode(resource, name, ckpt.options.verify, at, bytes),
          length = length || max(byte_size(record) - offset, 0),
          {:range, true, _} <- {:range, offset + length <= byte_size(record), byte_size(record)} do
       {:ok, binary_part(record, offset, length)}
@@ -380,7 +377,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp read_bytes(ckpt, name, offset, length) do
-    case ask(ckpt, &Native.checkpoint_read_record(&1, name, offset, length, ckpt.options.verify)) do
+    case Handle.read_record(ckpt, name, offset, length) do
       {:ok, nil} -> {:error, no_record(ckpt, name)}
       other -> other
     end
@@ -402,14 +399,12 @@ defmodule ExTorch.Checkpoint do
   def load(source, opts) do
     with {:ok, ckpt} <- open(source, opts) do
       try do
-        Loader.load(ckpt)
+        BatchLoad.load(ckpt)
       after
         close(ckpt)
       end
     end
   end
-
-  defp ask!(ckpt, nif), do: Error.bang!(ask(ckpt, nif))
 end
 
 defimpl Inspect, for: ExTorch.Checkpoint do

@@ -17,13 +17,30 @@ defmodule ExTorch.Device do
   @spec available() :: [device()]
   def available do
     cuda = for index <- cuda_indices(), do: {:cuda, index}
-    mps = if Native.device_count(:mps) > 0, do: [:mps], else: []
+    mps = if count(:mps) > 0, do: [:mps], else: []
     [:cpu] ++ cuda ++ mps
   end
 
-  @doc "How many CUDA devices there are."
+  @doc """
+  Returns the number of devices of a type: `:cpu`, `:cuda` or `:mps`.
+
+      iex> ExTorch.Device.count(:cpu)
+      1
+  """
+  @spec count(:cpu | :cuda | :mps) :: non_neg_integer()
+  def count(:cpu), do: 1
+  def count(type) when type in [:cuda, :mps], do: Native.device_count(type)
+
+  def count(other) do
+    raise Error.new(
+            :bad_argument,
+            "unknown device type #{inspect(other)}; use :cpu, :cuda or :mps"
+          )
+  end
+
+  @doc "Returns the number of CUDA devices."
   @spec cuda_count() :: non_neg_integer()
-  def cuda_count, do: Native.device_count(:cuda)
+  def cuda_count, do: count(:cuda)
 
   @doc """
   Free and total bytes of a device.

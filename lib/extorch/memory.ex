@@ -67,12 +67,17 @@ defmodule ExTorch.Memory do
 
   # One round frees the garbage itself; more of them what it owned in turn.
   defp collect(rounds) do
-    mark = Native.memory_collect_begin()
+    mark = collect_begin()
     :erlang.garbage_collect()
-    Native.memory_collect_wait(mark, rounds, @wait_milliseconds)
+    collect_wait(mark, rounds)
     Process.put(@key, {0, threshold()})
     :ok
   end
+
+  defp collect_begin, do: Native.memory_collect_begin()
+
+  defp collect_wait(mark, rounds),
+    do: Native.memory_collect_wait(mark, rounds, @wait_milliseconds)
 
   # Runs a NIF that may allocate: accounts for what it took, and tries again after a collection where that may help.
   @doc false

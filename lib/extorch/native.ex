@@ -55,9 +55,6 @@ defmodule ExTorch.Native do
   @spec manual_seed(non_neg_integer()) :: :ok
   def manual_seed(_seed), do: :erlang.nif_error(:not_loaded)
 
-  @spec torch_empty_call() :: :ok
-  def torch_empty_call, do: :erlang.nif_error(:not_loaded)
-
   @spec dtype_supported(atom()) :: boolean()
   def dtype_supported(_dtype), do: :erlang.nif_error(:not_loaded)
 
@@ -156,8 +153,14 @@ defmodule ExTorch.Native do
   @spec checkpoint_entry(checkpoint(), String.t()) :: result([ExTorch.Checkpoint.Entry.t()])
   def checkpoint_entry(_checkpoint, _name), do: :erlang.nif_error(:not_loaded)
 
-  @spec checkpoint_about(checkpoint()) :: result({map(), [map()], [String.t()]})
-  def checkpoint_about(_checkpoint), do: :erlang.nif_error(:not_loaded)
+  @spec checkpoint_metadata(checkpoint()) :: result(map())
+  def checkpoint_metadata(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_storages(checkpoint()) :: result([map()])
+  def checkpoint_storages(_checkpoint), do: :erlang.nif_error(:not_loaded)
+
+  @spec checkpoint_records(checkpoint()) :: result([String.t()])
+  def checkpoint_records(_checkpoint), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_object(checkpoint(), tuple(), boolean(), MapSet.t()) :: result(term())
   def checkpoint_object(_checkpoint, _tensors, _ordered, _set), do: :erlang.nif_error(:not_loaded)
@@ -189,7 +192,8 @@ defmodule ExTorch.Native do
   def source_reader_locate(_checkpoint, _target, _whole), do: :erlang.nif_error(:not_loaded)
 
   @spec source_reader_check_header(checkpoint(), target(), binary()) :: result(:ok)
-  def source_reader_check_header(_checkpoint, _target, _header), do: :erlang.nif_error(:not_loaded)
+  def source_reader_check_header(_checkpoint, _target, _header),
+    do: :erlang.nif_error(:not_loaded)
 
   @spec source_reader_decode(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
           result(ExTorch.Tensor.t() | binary())

@@ -26,7 +26,8 @@ if Code.ensure_loaded?(Nx) do
     What is never released is kept for the life of the node, which is safe. `lease: false` copies instead.
     """
 
-    alias ExTorch.{DType, Error, Memory, Native, Tensor}
+    alias ExTorch.{DType, Error, Tensor}
+    alias ExTorch.Nx.Lease
 
     @type container :: term()
 
@@ -57,7 +58,7 @@ if Code.ensure_loaded?(Nx) do
     @spec release(Nx.Tensor.t()) :: boolean()
     def release(%Nx.Tensor{} = nx) do
       case pointer(nx) do
-        {:ok, address, _size} -> Native.lease_release(address)
+        {:ok, address, _size} -> Lease.release(address)
         :error -> false
       end
     end
@@ -86,7 +87,7 @@ if Code.ensure_loaded?(Nx) do
     defp backend(module), do: {module, []}
 
     defp lend(tensor, backend, type, names) do
-      address = Memory.run!(fn -> Native.lease_keep(tensor) end)
+      address = Lease.keep(tensor)
 
       pointer = %{
         __struct__: Nx.Pointer,
@@ -100,7 +101,7 @@ if Code.ensure_loaded?(Nx) do
         Nx.from_pointer(backend, pointer, type, tensor.shape, names: names)
       rescue
         error ->
-          Native.lease_release(address)
+          Lease.release(address)
           reraise error, __STACKTRACE__
       end
     end

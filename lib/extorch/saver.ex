@@ -24,13 +24,9 @@ defmodule ExTorch.Saver do
 
     with {:ok, path} <- check_path(path),
          {:ok, term} <- prepare(term, format),
-         {:ok, {saving, total}} <-
-           Memory.run(fn ->
-             flags = {options[:compact], options[:duplicate]}
-             Native.saver_begin(term, format, root_of(path), flags, metadata)
-           end),
-         {:ok, :ok} <- Memory.run(fn -> Native.saver_open(saving, path, options[:fsync]) end) do
-      step(saving, Progress.new(options[:on_progress], total))
+         {:ok, {saver, total}} <- begin(term, format, root_of(path), options, metadata),
+         {:ok, :ok} <- open(saver, path, options[:fsync]) do
+      step(saver, Progress.new(options[:on_progress], total))
     end
     |> Error.located(path)
   end
@@ -48,8 +44,8 @@ defmodule ExTorch.Saver do
 
     Stream.resource(
       fn ->
-        {saving, total} = begin!(term, format, options, metadata)
-        {saving, Progress.new(options[:on_progress], total)}
+        {saver, total} = begin!(term, format, options, metadata)
+        {saver, Progress.new(options[:on_progress], total)}
       end,
       &next(&1, chunk),
       fn _state -> :ok end
@@ -57,23 +53,25 @@ defmodule ExTorch.Saver do
   end
 
   defp begin!(term, format, options, metadata) do
-    flags = {options[:compact], options[:duplicate]}
-
     with {:ok, term} <- prepare(term, format),
-         {:ok, begun} <-
-           Memory.run(fn -> Native.saver_begin(term, format, "archive", flags, metadata) end) do
+         {:ok, begun} <- begin(term, format, "archive", options, metadata) do
       begun
     else
       {:error, error} -> raise error
     end
   end
 
+  defp begin(term, format, root, options, metadata) do
+    flags = {options[:compact], options[:duplicate]}
+    Memory.run(fn -> Native.saver_begin(term, format, root, flags, metadata) end)
+  end
+
   defp next(:over, _chunk), do: {:halt, :over}
 
-  defp next({saving, progress}, chunk) do
-    case Memory.run!(fn -> Native.saver_next(saving, chunk) end) do
+  defp next({saver, progress}, chunk) do
+    case Memory.run!(fn -> Native.saver_next(saver, chunk) end) do
       {:more, done, iodata} ->
-        {[iodata], {saving, Progress.report(progress, done)}}
+        {[iodata], {saver, Progress.report(progress, done)}}
 
       {:done, _done, iodata} ->
         Progress.finish(progress)
@@ -83,9 +81,12 @@ defmodule ExTorch.Saver do
 
   # ---- Into a file ----
 
-  defp step(saving, progress) do
-    case Memory.run(fn -> Native.saver_step(saving, @step_bytes) end) do
-      {:ok, {:more, done}} -> step(saving, Progress.report(progress, done))
+  defp open(saver, path, fsync),
+    do: Memory.run(fn -> Native.saver_open(saver, path, fsync) end)
+
+  defp step(saver, progress) do
+    case Memory.run(fn -> Native.saver_step(saver, @step_bytes) end) do
+      {:ok, {:more, done}} -> step(saver, Progress.report(progress, done))
       {:ok, :done} -> Progress.finish(progress)
       {:error, error} -> {:error, error}
     end

@@ -134,8 +134,11 @@ defmodule ExTorch.Tensor do
   @doc "The same tensor, over the same memory, with the mark set or cleared."
   @spec requires_grad(t(), boolean()) :: t()
   def requires_grad(%__MODULE__{} = tensor, flag) when is_boolean(flag) do
-    Memory.run!(fn -> Native.tensor_set_requires_grad(tensor, flag) end)
+    set_requires_grad(tensor, flag)
   end
+
+  defp set_requires_grad(tensor, flag),
+    do: Memory.run!(fn -> Native.tensor_set_requires_grad(tensor, flag) end)
 
   @doc """
   Gives the memory back now instead of at the next garbage collection. Using the tensor afterwards raises `:released`;

@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.Example do
   @moduledoc false
-  # Somebody else's NIF library: test/c/example_nif.c. `make example` builds it.
+  # Somebody else's NIF library: test/support/example_nif.c. `make example` builds it.
   @on_load :load
 
   def load do

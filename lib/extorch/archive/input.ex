@@ -3,7 +3,7 @@ defmodule ExTorch.Archive.Input do
   # What LibTorch asks of a reader: its size, and bytes at a position.
 
   alias ExTorch.Error
-  alias ExTorch.Archive.{Bytes, Device, Positions}
+  alias ExTorch.Archive.{BinaryReader, FunctionReader, IODevice}
 
   defstruct [:reader, :start, :size, :at]
 
@@ -11,15 +11,15 @@ defmodule ExTorch.Archive.Input do
 
   def open(path) when is_binary(path) do
     case File.open(path, [:read, :raw, :binary]) do
-      {:ok, device} -> begin(%Device{device: device, ours: true})
+      {:ok, device} -> begin(%IODevice{device: device, ours: true})
       {:error, reason} -> {:error, no_file(reason)}
     end
   end
 
-  def open({:binary, bytes}) when is_binary(bytes), do: begin(%Bytes{bytes: bytes})
+  def open({:binary, bytes}) when is_binary(bytes), do: begin(%BinaryReader{bytes: bytes})
 
   def open({fun, size}) when is_function(fun, 2) and is_integer(size) and size >= 0,
-    do: begin(%Positions{fun: fun, size: size})
+    do: begin(%FunctionReader{fun: fun, size: size})
 
   def open(%module{} = reader) do
     if Code.ensure_loaded?(module) and function_exported?(module, :seek_end, 2),
@@ -30,7 +30,7 @@ defmodule ExTorch.Archive.Input do
   def open(other), do: open_device(other)
 
   defp open_device(device) do
-    unless Device.device?(device) do
+    unless IODevice.device?(device) do
       raise Error.new(
               :bad_argument,
               "#{inspect(device, limit: 3)} is no reader: see ExTorch.Archive"
@@ -38,9 +38,9 @@ defmodule ExTorch.Archive.Input do
     end
 
     # What cannot seek (StringIO) is read whole.
-    if Device.seeks?(device),
-      do: begin(%Device{device: device, ours: false}),
-      else: begin(%Bytes{bytes: Device.rest(device)})
+    if IODevice.seeks?(device),
+      do: begin(%IODevice{device: device, ours: false}),
+      else: begin(%BinaryReader{bytes: IODevice.rest(device)})
   end
 
   defp no_file(:enoent), do: Error.new(:not_found, "there is no such file")

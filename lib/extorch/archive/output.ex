@@ -3,39 +3,39 @@ defmodule ExTorch.Archive.Output do
   # What LibTorch asks of a writer: to write, until all is written.
 
   alias ExTorch.Error
-  alias ExTorch.Archive.{Collector, Device, Target}
+  alias ExTorch.Archive.{AtomicFile, CollectableWriter, IODevice}
 
   # ---- Which kind ----
 
-  def open(path) when is_binary(path), do: Target.open(path)
-  def open({:binary, bytes}) when is_binary(bytes), do: {:ok, Collector.new(bytes)}
+  def open(path) when is_binary(path), do: AtomicFile.open(path)
+  def open({:binary, bytes}) when is_binary(bytes), do: {:ok, CollectableWriter.new(bytes)}
   def open(fun) when is_function(fun, 1), do: {:ok, fun}
 
   def open(%module{} = writer) do
     cond do
       Code.ensure_loaded?(module) and function_exported?(module, :write, 2) -> {:ok, writer}
-      Collectable.impl_for(writer) -> {:ok, Collector.new(writer)}
+      Collectable.impl_for(writer) -> {:ok, CollectableWriter.new(writer)}
       true -> open_device(writer)
     end
   end
 
   def open(other) do
     cond do
-      Device.device?(other) -> open_device(other)
-      Collectable.impl_for(other) -> {:ok, Collector.new(other)}
+      IODevice.device?(other) -> open_device(other)
+      Collectable.impl_for(other) -> {:ok, CollectableWriter.new(other)}
       true -> open_device(other)
     end
   end
 
   defp open_device(device) do
-    unless Device.device?(device) do
+    unless IODevice.device?(device) do
       raise Error.new(
               :bad_argument,
               "#{inspect(device, limit: 3)} is no writer: see ExTorch.Archive"
             )
     end
 
-    {:ok, %Device{device: device, ours: false}}
+    {:ok, %IODevice{device: device, ours: false}}
   end
 
   # ---- What is asked ----
@@ -71,8 +71,8 @@ defmodule ExTorch.Archive.Output do
   # ---- The end ----
 
   def close(fun, _outcome) when is_function(fun), do: :ok
-  def close(%Target{} = target, outcome), do: Target.close(target, outcome)
-  def close(%Collector{} = collector, outcome), do: Collector.close(collector, outcome)
+  def close(%AtomicFile{} = file, outcome), do: AtomicFile.close(file, outcome)
+  def close(%CollectableWriter{} = writer, outcome), do: CollectableWriter.close(writer, outcome)
 
   def close(%module{} = writer, _outcome) do
     case module.close(writer) do

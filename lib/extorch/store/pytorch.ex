@@ -19,7 +19,7 @@ defmodule ExTorch.Store.PyTorch do
   def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
 
   @impl true
-  def with_file(store, fun), do: ExTorch.Store.File.with(store.path, store.options, fun)
+  def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store.path, store.options, fun)
 
   @impl true
   def collect_from(%__MODULE__{path: path, options: options}, module) do

@@ -14,7 +14,7 @@ defmodule ExTorch.Store.Sharded do
   """
   use ExTorch.Store
 
-  alias ExTorch.{Checkpoint, Error, Memory, Native, Tensor}
+  alias ExTorch.{Checkpoint, Error, JSON, Tensor}
   alias ExTorch.Store.{Engine, Options}
 
   @index_limit 64 * 1024 * 1024
@@ -156,7 +156,7 @@ defmodule ExTorch.Store.Sharded do
     with {:ok, %{size: size}} when size <= @index_limit <- File.stat(index),
          {:ok, text} <- File.read(index),
          {:ok, %{"weight_map" => map}} when is_map(map) <-
-           Memory.run(fn -> Native.json_decode(text) end),
+           JSON.decode(text),
          true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
       {:ok, map}
     else

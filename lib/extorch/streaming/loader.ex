@@ -11,11 +11,11 @@ defmodule ExTorch.Streaming.Loader do
   """
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Checkpoint.{Access, Options}
+  alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
   alias ExTorch.{Error, Memory, Native, Progress}
 
   @type t :: %__MODULE__{
-          stream: reference(),
+          resource: reference(),
           ckpt: Checkpoint.t(),
           number: non_neg_integer(),
           on_tensor: (String.t(), ExTorch.Tensor.t() -> any()) | nil,
@@ -28,9 +28,9 @@ defmodule ExTorch.Streaming.Loader do
         }
 
   # `keep`: tensors are collected for the object. `entries` and `by_index` only where names are wanted.
-  @enforce_keys [:stream, :ckpt]
+  @enforce_keys [:resource, :ckpt]
   defstruct [
-    :stream,
+    :resource,
     :ckpt,
     :on_tensor,
     :entries,
@@ -54,11 +54,11 @@ defmodule ExTorch.Streaming.Loader do
 
     native = Options.native(options)
 
-    {stream, resource} =
+    {resource, checkpoint} =
       Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
 
-    ckpt = %Checkpoint{resource: resource, source: :stream, options: options}
-    %__MODULE__{stream: stream, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
+    ckpt = %Checkpoint{resource: checkpoint, source: :stream, options: options}
+    %__MODULE__{resource: resource, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
   end
 
   defp refuse!(opts) do
@@ -85,7 +85,7 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, pieces} <- pieces(chunk),
-         {:ok, :ok} <- Memory.run(fn -> Native.loader_claim(loader.stream, loader.number) end) do
+         {:ok, :ok} <- claim(loader) do
       holding(loader, fn -> push_all(loader, pieces, each) end)
     end
   end
@@ -93,15 +93,15 @@ defmodule ExTorch.Streaming.Loader do
   # The stream ended too early.
   @doc false
   def ended(loader) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.loader_claim(loader.stream, loader.number) end) do
-      holding(loader, fn -> Native.loader_ended(loader.stream) end)
+    with {:ok, :ok} <- claim(loader) do
+      holding(loader, fn -> Native.loader_ended(loader.resource) end)
     end
   end
 
   # A stream whose feeding failed, or was left by an exception of a callback, is over.
   defp holding(loader, fun) do
     result = fun.()
-    number = Native.loader_release(loader.stream, not match?({:more, _}, result))
+    number = release(loader, not match?({:more, _}, result))
 
     case result do
       {:more, loader} -> {:more, %{loader | number: number}}
@@ -109,9 +109,15 @@ defmodule ExTorch.Streaming.Loader do
     end
   catch
     kind, reason ->
-      Native.loader_release(loader.stream, true)
+      release(loader, true)
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
+
+  # One process at a time feeds a loader, and only its newest state.
+  defp claim(loader),
+    do: Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end)
+
+  defp release(loader, over?), do: Native.loader_release(loader.resource, over?)
 
   defp pieces(chunk) when is_binary(chunk), do: {:ok, [chunk]}
 
@@ -133,7 +139,7 @@ defmodule ExTorch.Streaming.Loader do
   defp push_all(loader, [], _each), do: {:more, loader}
 
   defp push_piece(loader, piece, each) do
-    case Memory.run(fn -> Native.loader_feed(loader.stream, piece) end) do
+    case Memory.run(fn -> Native.loader_feed(loader.resource, piece) end) do
       {:ok, :described} ->
         with {:ok, loader} <- select(loader), do: push_piece(loader, piece, each)
 
@@ -164,8 +170,8 @@ defmodule ExTorch.Streaming.Loader do
     with {:ok, entries} <- entries(ckpt, named? or not loader.keep),
          wanted = wanted(options, entries),
          {:ok, {bytes, logical}} <-
-           Memory.run(fn -> Native.loader_select(loader.stream, wanted) end),
-         :ok <- Checkpoint.Loader.check_total(ckpt, max(bytes, logical)) do
+           Memory.run(fn -> Native.loader_select(loader.resource, wanted) end),
+         :ok <- BatchLoad.check_total(ckpt, max(bytes, logical)) do
       {:ok,
        %{
          loader
@@ -177,7 +183,7 @@ defmodule ExTorch.Streaming.Loader do
   end
 
   defp entries(_ckpt, false), do: {:ok, nil}
-  defp entries(ckpt, true), do: Access.ask(ckpt, &Native.checkpoint_entries/1)
+  defp entries(ckpt, true), do: Handle.entries(ckpt)
 
   defp wanted(%{only: nil}, _entries), do: :all
 
@@ -195,7 +201,7 @@ defmodule ExTorch.Streaming.Loader do
   defp take(loader, [{index, tensor} | ready], each) do
     entry = elem(loader.by_index, index)
 
-    with {:ok, tensor} <- Access.place(loader.ckpt, tensor, entry) do
+    with {:ok, tensor} <- Handle.to_device(loader.ckpt, tensor, entry) do
       if loader.on_tensor, do: loader.on_tensor.(entry.name, tensor)
       each.({entry.name, tensor})
       kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
@@ -209,9 +215,9 @@ defmodule ExTorch.Streaming.Loader do
 
     if ckpt.options.only do
       wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
-      Checkpoint.Loader.assemble(ckpt, entries, wanted, tensors)
+      BatchLoad.assemble(ckpt, entries, wanted, tensors)
     else
-      Access.build(ckpt, tensors)
+      Handle.object(ckpt, tensors)
     end
   end
 

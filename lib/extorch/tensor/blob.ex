@@ -72,23 +72,23 @@ defmodule ExTorch.Tensor.Blob do
   def from_blob(info, opts \\ [])
 
   # The usual calls are matched: looking through options takes longer than the rest.
-  def from_blob(info, []) when is_map(info), do: tensor(info, nil, true)
-  def from_blob(info, validate: validate) when is_map(info), do: tensor(info, nil, validate)
+  def from_blob(info, []) when is_map(info), do: from_blob(info, nil, true)
+  def from_blob(info, validate: validate) when is_map(info), do: from_blob(info, nil, validate)
 
   def from_blob(info, owner: owner) when is_map(info) do
-    %Tensor.BlobView{tensor: tensor(info, owner, true), owner: owner}
+    %Tensor.BlobView{tensor: from_blob(info, owner, true), owner: owner}
   end
 
   def from_blob(info, opts) when is_map(info) and is_list(opts) do
     opts = Options.validate!(opts, [:owner, validate: true])
-    tensor = tensor(info, opts[:owner], opts[:validate])
+    tensor = from_blob(info, opts[:owner], opts[:validate])
 
     if Keyword.has_key?(opts, :owner),
       do: %Tensor.BlobView{tensor: tensor, owner: opts[:owner]},
       else: tensor
   end
 
-  defp tensor(info, owner, validate) do
+  defp from_blob(info, owner, validate) do
     case Native.blob_from_blob(info, owner, validate) do
       {:ok, tensor, _} -> tensor
       {_, error} -> raise error

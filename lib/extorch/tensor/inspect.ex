@@ -2,7 +2,7 @@ defimpl Inspect, for: ExTorch.Tensor do
   # A few lines for a tensor of any size: only the corner that is shown is read.
   import Inspect.Algebra
 
-  alias ExTorch.{Memory, Native, Tensor}
+  alias ExTorch.Tensor
 
   # Of all dimensions but the last together; `limit` cuts the elements.
   @rows 8
@@ -38,10 +38,10 @@ defimpl Inspect, for: ExTorch.Tensor do
   defp values(tensor, opts) do
     limit = if opts.limit == :infinity, do: Tensor.numel(tensor), else: max(opts.limit, 1)
 
-    with {:ok, strides} <- Memory.run(fn -> Native.tensor_strides(tensor) end),
+    with {:ok, strides} <- ok(fn -> Tensor.strides(tensor) end),
          true <- strides != nil || {:error, :sparse},
          {:ok, corner} <- corner(tensor, limit, opts.limit == :infinity),
-         {:ok, list} <- Memory.run(fn -> Native.tensor_to_list(corner) end) do
+         {:ok, list} <- ok(fn -> Tensor.to_list(corner) end) do
       {:ok, nested(list, Tuple.to_list(corner.shape), Tuple.to_list(tensor.shape), opts)}
     else
       {:error, :sparse} -> {:error, "(sparse)"}
@@ -78,7 +78,13 @@ defimpl Inspect, for: ExTorch.Tensor do
   defp cut(view, _dim, size, size), do: {:ok, view}
 
   defp cut(view, dim, _size, shown),
-    do: Memory.run(fn -> Native.op("aten::narrow", [view, dim, 0, shown], []) end)
+    do: ok(fn -> ExTorch.op("aten::narrow", [view, dim, 0, shown]) end)
+
+  defp ok(fun) do
+    {:ok, fun.()}
+  rescue
+    error in ExTorch.Error -> {:error, error}
+  end
 
   defp nested(number, [], [], opts), do: to_doc(number, opts)
 

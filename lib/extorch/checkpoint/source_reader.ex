@@ -1,4 +1,4 @@
-defmodule ExTorch.Checkpoint.Remote do
+defmodule ExTorch.Checkpoint.SourceReader do
   @moduledoc false
   # Checkpoints whose bytes Elixir reads (ExTorch.Source): the NIFs say which bytes they need.
 
@@ -8,22 +8,22 @@ defmodule ExTorch.Checkpoint.Remote do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
            Memory.run(fn -> Native.source_reader_open(size, native_opts) end),
-         :ok <- give(source, resource, need) do
+         :ok <- fill(source, resource, need) do
       {:ok, resource}
     end
   end
 
-  defp give(_source, _resource, :open), do: :ok
+  defp fill(_source, _resource, :open), do: :ok
 
-  defp give(source, resource, {:need, offset, size}) do
+  defp fill(source, resource, {:need, offset, size}) do
     with {:ok, bytes} <- read(source, offset, size),
          {:ok, need} <- Memory.run(fn -> Native.source_reader_fill(resource, bytes) end) do
-      give(source, resource, need)
+      fill(source, resource, need)
     end
   end
 
-  # The bytes of an entry (by index) or record (by name), and where they begin.
-  def bytes(source, resource, target, whole?) do
+  # The bytes of an entry (by index) or record (by name), and their offset in the source.
+  def locate(source, resource, target, whole?) do
     case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
       {:ok, nil} ->
         {:ok, 0, <<>>}
@@ -34,10 +34,10 @@ defmodule ExTorch.Checkpoint.Remote do
       {:ok, {:bytes, offset, size}} ->
         with {:ok, bytes} <- read(source, offset, size), do: {:ok, offset, bytes}
 
-      {:ok, {:place, offset, size}} ->
+      {:ok, {:header, offset, size}} ->
         with {:ok, header} <- read(source, offset, size),
-             {:ok, :ok} <- Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end) do
-          bytes(source, resource, target, whole?)
+             {:ok, :ok} <- check_header(resource, target, header) do
+          locate(source, resource, target, whole?)
         end
 
       {:error, error} ->
@@ -45,7 +45,11 @@ defmodule ExTorch.Checkpoint.Remote do
     end
   end
 
-  def made_of(resource, target, verify, offset, bytes) do
+  defp check_header(resource, target, header) do
+    Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end)
+  end
+
+  def decode(resource, target, verify, offset, bytes) do
     Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
   end
 

@@ -1,4 +1,4 @@
-defmodule ExTorch.Archive.Device do
+defmodule ExTorch.Archive.IODevice do
   @moduledoc false
   # An IO device as reader and writer: a process, or a raw file.
 

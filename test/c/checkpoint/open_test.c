@@ -144,6 +144,6 @@ static void sweep(const char *path) {
 
 int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) sweep(argv[i]);
-  printf("checkpoint: %d passed, 0 failed\n", argc - 1);
+  printf("open: %d passed, 0 failed\n", argc - 1);
   return 0;
 }

@@ -129,6 +129,6 @@ int main(int argc, char **argv) {
   check_file(path);
   if (argc == 2) unlink(path);
   CHECK(atomic_load(&xt_memory_live.bytes) == 0);
-  printf("writer: passed\n");
+  printf("saver: passed\n");
   return 0;
 }

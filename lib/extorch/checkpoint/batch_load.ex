@@ -1,10 +1,8 @@
-defmodule ExTorch.Checkpoint.Loader do
+defmodule ExTorch.Checkpoint.BatchLoad do
   @moduledoc false
   # Whole loads: every storage is read once, in steps between which progress is reported.
 
-  import ExTorch.Checkpoint.Access
-
-  alias ExTorch.Checkpoint.{Entry, Options, Remote}
+  alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Memory, Native, Progress}
 
   # Between two looks at the clock.
@@ -14,11 +12,11 @@ defmodule ExTorch.Checkpoint.Loader do
   # are not made where nobody looks at them.
   def load(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
       when not is_struct(source) do
-    with {:ok, tensors} <- read_all(ckpt, :all), do: build(ckpt, tensors)
+    with {:ok, tensors} <- read_all(ckpt, :all), do: Handle.object(ckpt, tensors)
   end
 
   def load(ckpt) do
-    with {:ok, entries} <- ask(ckpt, &Native.checkpoint_entries/1),
+    with {:ok, entries} <- Handle.entries(ckpt),
          wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
          {:ok, tensors} <- load_tensors(ckpt, wanted) do
       assemble(ckpt, entries, wanted, tensors)
@@ -27,7 +25,7 @@ defmodule ExTorch.Checkpoint.Loader do
 
   # The object, with the tensors of the wanted entries.
   def assemble(ckpt, entries, wanted, tensors) do
-    with {:ok, object} <- build(ckpt, merge(entries, wanted, tensors)) do
+    with {:ok, object} <- Handle.object(ckpt, merge(entries, wanted, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
     end
   end
@@ -94,7 +92,7 @@ defmodule ExTorch.Checkpoint.Loader do
 
   defp load_tensors(ckpt, entries) do
     with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
-      place_all(ckpt, tensors, entries)
+      all_to_device(ckpt, tensors, entries)
     end
   end
 
@@ -104,8 +102,9 @@ defmodule ExTorch.Checkpoint.Loader do
     entries
     |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry, {:ok, done, storages, at} ->
       with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
-           {:ok, made} <- Remote.made_of(resource, entry.index, options.verify, offset, data),
-           {:ok, tensor} <- place(ckpt, made, entry) do
+           {:ok, made} <-
+             SourceReader.decode(resource, entry.index, options.verify, offset, data),
+           {:ok, tensor} <- Handle.to_device(ckpt, made, entry) do
         {progress, bytes} = at
         bytes = bytes + entry.nbytes
         progress = Progress.report(progress, min(bytes, total))
@@ -119,10 +118,9 @@ defmodule ExTorch.Checkpoint.Loader do
 
   # A load that exceeds the budget begins again, once, after a collection: a failed one cannot go on.
   defp read_all(ckpt, indices, tries \\ 1) do
-    with {:ok, {loading, total, logical}} <-
-           ask(ckpt, &Native.batch_load_begin(&1, indices, ckpt.options.verify)),
+    with {:ok, {batch, total, logical}} <- begin(ckpt, indices),
          :ok <- check_total(ckpt, logical) do
-      case step(ckpt, loading, Progress.new(ckpt.options.on_progress, total)) do
+      case step(ckpt, batch, Progress.new(ckpt.options.on_progress, total)) do
         {:collect, _error} when tries > 0 ->
           Memory.collect()
           read_all(ckpt, indices, tries - 1)
@@ -136,21 +134,28 @@ defmodule ExTorch.Checkpoint.Loader do
     end
   end
 
+  defp begin(ckpt, indices) do
+    result =
+      Memory.run(fn -> Native.batch_load_begin(ckpt.resource, indices, ckpt.options.verify) end)
+
+    Error.located(result, ckpt.source)
+  end
+
   defp storage_bytes(source, resource, entry, storages) do
     case Map.fetch(storages, entry.storage) do
       {:ok, known} ->
         {:ok, known}
 
       :error ->
-        with {:ok, offset, bytes} <- Remote.bytes(source, resource, entry.index, true),
+        with {:ok, offset, bytes} <- SourceReader.locate(source, resource, entry.index, true),
              do: {:ok, {offset, bytes}}
     end
   end
 
-  defp step(ckpt, loading, progress) do
-    case Memory.account(Native.batch_load_step(loading, @step_bytes)) do
+  defp step(ckpt, batch, progress) do
+    case Memory.account(Native.batch_load_step(batch, @step_bytes)) do
       {:ok, {:more, done}} ->
-        step(ckpt, loading, Progress.report(progress, done))
+        step(ckpt, batch, Progress.report(progress, done))
 
       {:ok, {:done, tensors}} ->
         Progress.finish(progress)
@@ -164,18 +169,18 @@ defmodule ExTorch.Checkpoint.Loader do
     end
   end
 
-  defp place_all(ckpt, tensors, entries) do
+  defp all_to_device(ckpt, tensors, entries) do
     entries
     |> Enum.zip(tensors)
-    |> Enum.reduce_while([], fn {entry, tensor}, placed ->
-      case place(ckpt, tensor, entry) do
-        {:ok, tensor} -> {:cont, [tensor | placed]}
+    |> Enum.reduce_while([], fn {entry, tensor}, moved ->
+      case Handle.to_device(ckpt, tensor, entry) do
+        {:ok, tensor} -> {:cont, [tensor | moved]}
         {:error, error} -> {:halt, {:error, error}}
       end
     end)
     |> case do
       {:error, error} -> {:error, error}
-      placed -> {:ok, Enum.reverse(placed)}
+      moved -> {:ok, Enum.reverse(moved)}
     end
   end
 end

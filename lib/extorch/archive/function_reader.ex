@@ -1,4 +1,4 @@
-defmodule ExTorch.Archive.Positions do
+defmodule ExTorch.Archive.FunctionReader do
   @moduledoc false
   # A function of position and length as a reader.
 

@@ -174,6 +174,6 @@ int main(int argc, char **argv) {
     if (getenv("EXTORCH_SHOW")) fprintf(stderr, "%s\n", argv[i]);
     sweep(argv[i]);
   }
-  printf("forward: %d passed, 0 failed\n", argc - 1);
+  printf("push: %d passed, 0 failed\n", argc - 1);
   return 0;
 }

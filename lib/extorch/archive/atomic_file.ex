@@ -1,4 +1,4 @@
-defmodule ExTorch.Archive.Target do
+defmodule ExTorch.Archive.AtomicFile do
   @moduledoc false
   # A path as a writer: a file that appears there when all is written, and leaves nothing otherwise.
 
@@ -27,6 +27,7 @@ defmodule ExTorch.Archive.Target do
   def close(target), do: close(target, :error)
 
   def close(%{file: file}, outcome) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_close(file, outcome == :ok) end), do: :ok
+    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_close(file, outcome == :ok) end),
+         do: :ok
   end
 end

@@ -1,4 +1,4 @@
-defmodule ExTorch.Store.File do
+defmodule ExTorch.Store.CheckpointFile do
   @moduledoc false
   # An open checkpoint as the engine sees it.
 

@@ -1,4 +1,4 @@
-defmodule ExTorch.Archive.Collector do
+defmodule ExTorch.Archive.CollectableWriter do
   @moduledoc false
   # Any Collectable as a writer, a binary among them.
 

@@ -1,4 +1,4 @@
-defmodule ExTorch.Archive.Bytes do
+defmodule ExTorch.Archive.BinaryReader do
   @moduledoc false
   # A binary as a reader.
 

@@ -1,6 +1,6 @@
 defmodule ExTorch.StreamingTest do
   # Forward only: whatever way a stream is cut, it gives what a whole read gives, and stops at its end. The cuts at every
-  # byte are in test/c/forward_test.c; here are the terms, the options, and what goes wrong.
+  # byte are in test/c/checkpoint/push_test.c; here are the terms, the options, and what goes wrong.
   use ExTorch.Case
   alias ExTorch.{Checkpoint, Streaming}
   alias ExTorch.Test.{Python, Zip}

@@ -1,5 +1,5 @@
 defmodule ExTorch.SaveCppTest do
-  # LibTorch's reader in C++ (test/c/pickle_load.cpp, built by `make pickle_load`) loads what we write.
+  # LibTorch's reader in C++ (test/support/pickle_load.cpp, built by `make pickle_load`) loads what we write.
   use ExTorch.Case
   @moduletag :no_asan
 

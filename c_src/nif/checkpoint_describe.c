@@ -1,0 +1,183 @@
+/* What an open checkpoint contains: names, entries, metadata, storages, records. */
+#include <string.h>
+
+#include "nif/checkpoint.h"
+#include "nif/table.h"
+
+static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_path *path) {
+  ERL_NIF_TERM list = enif_make_list(env, 0), key;
+  for (; path; path = path->parent) {
+    if (!path->key) key = enif_make_int64(env, path->position);
+    else if (!xt_make_node(env, c, path->key, &key)) key = xt_am_nil;
+    list = enif_make_list_cell(env, key, list);
+  }
+  return list;
+}
+
+int64_t xt_tensor_desc_bytes(const xt_tensor_desc *t) {
+  int64_t bytes = (int64_t)xt_dtype_get(t->dtype)->size;
+  for (uint32_t d = 0; d < t->ndim && t->layout == XT_LAYOUT_STRIDED; d++) bytes *= t->sizes[d];
+  if (t->layout != XT_LAYOUT_STRIDED) bytes = 0;
+  for (uint32_t part = 0; part < t->part_count; part++) bytes += xt_tensor_desc_bytes(t->more->parts[part]);
+  return bytes;
+}
+
+static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_tensor_desc *t) {
+  switch (t->layout) {
+  case XT_LAYOUT_COO: return xt_am_sparse_coo;
+  case XT_LAYOUT_CSR: return xt_am_sparse_csr;
+  case XT_LAYOUT_CSC: return xt_am_sparse_csc;
+  case XT_LAYOUT_BSR: return xt_am_sparse_bsr;
+  case XT_LAYOUT_BSC: return xt_am_sparse_bsc;
+  default: break;
+  }
+  if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) return xt_am_meta;
+  return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
+}
+
+ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
+  const xt_index_entry *entry = &c->index.entries[i];
+  const xt_tensor_desc *t = entry->tensor;
+  const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->rebuild.storages[t->storage];
+  bool sparse = t->layout != XT_LAYOUT_STRIDED;
+  const xt_storage *saved = sparse ? &c->rebuild.storages[t->more->parts[t->part_count - 1]->storage] : storage;
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
+                         xt_am_name,       xt_am_nbytes,  xt_am_offset, xt_am_path,  xt_am_requires_grad,
+                         xt_am_shape,      xt_am_storage, xt_am_strides};
+  ERL_NIF_TERM values[] = {
+      xt_am_module_entry,
+      saved ? xt_make_text(env, saved->location, saved->location_size) : xt_make_text(env, "meta", 4),
+      xt_make_dtype(t->dtype),
+      enif_make_uint64(env, i),
+      kind_of(c, t),
+      xt_make_text(env, entry->name, entry->name_size),
+      enif_make_int64(env, xt_tensor_desc_bytes(t)),
+      enif_make_int64(env, t->offset),
+      make_path(env, c, entry->path),
+      xt_make_bool(t->requires_grad),
+      xt_make_dims(env, t->sizes, (int)t->ndim),
+      storage ? xt_make_text(env, storage->key, storage->key_size) : xt_am_nil,
+      sparse ? xt_am_nil : xt_make_dims(env, t->strides, (int)t->ndim),
+  };
+  return xt_make_struct(env, keys, values, 13);
+}
+
+/* Every NIF here: enters the checkpoint, makes its term, leaves. */
+typedef ERL_NIF_TERM describe_fn(ErlNifEnv *env, const xt_checkpoint *c);
+
+static ERL_NIF_TERM describe(ErlNifEnv *env, ERL_NIF_TERM term, describe_fn *make) {
+  xt_checkpoint_resource *resource;
+  xt_error error;
+  if (!xt_get_checkpoint(env, term, &resource)) return enif_make_badarg(env);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  ERL_NIF_TERM value = make(env, &resource->handle->checkpoint);
+  xt_checkpoint_leave(resource);
+  return xt_make_ok(env, value);
+}
+
+static ERL_NIF_TERM make_keys(ErlNifEnv *env, const xt_checkpoint *c) {
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (size_t i = c->index.count; i-- > 0;)
+    list = enif_make_list_cell(env, xt_make_text(env, c->index.entries[i].name, c->index.entries[i].name_size), list);
+  return list;
+}
+
+/* checkpoint_keys(checkpoint) :: {:ok, [name], 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return describe(env, argv[0], make_keys);
+}
+
+static ERL_NIF_TERM make_entries(ErlNifEnv *env, const xt_checkpoint *c) {
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, xt_make_entry(env, c, i), list);
+  return list;
+}
+
+/* checkpoint_entries(checkpoint) :: {:ok, [%Entry{}], 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return describe(env, argv[0], make_entries);
+}
+
+/* checkpoint_entry(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all that have the name */
+ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  ErlNifBinary name;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name))
+    return enif_make_badarg(env);
+  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  const xt_checkpoint *c = &resource->handle->checkpoint;
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
+  int shown = 0;
+  for (size_t next = last ? *last + 1 : 0; next && shown < 20; next = c->index.same[next - 1], shown++)
+    list = enif_make_list_cell(env, xt_make_entry(env, c, next - 1), list);
+  xt_checkpoint_leave(resource);
+  return xt_make_ok(env, list);
+}
+
+static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
+  ERL_NIF_TERM keys[] = {xt_am_key, xt_am_location, xt_am_nbytes};
+  ERL_NIF_TERM values[] = {xt_make_text(env, storage->key, storage->key_size),
+                           xt_make_text(env, storage->location, storage->location_size),
+                           enif_make_uint64(env, storage->bytes)};
+  return xt_make_struct(env, keys, values, 3);
+}
+
+static ERL_NIF_TERM make_metadata(ErlNifEnv *env, const xt_checkpoint *c) {
+  ERL_NIF_TERM keys[] = {xt_am_alignment,      xt_am_byteorder, xt_am_compression, xt_am_format,
+                         xt_am_format_version, xt_am_metadata,  xt_am_next_offset, xt_am_version};
+  const char *texts[] = {c->alignment, c->format_version, c->version};
+  ERL_NIF_TERM terms[3], metadata;
+  for (int i = 0; i < 3; i++) terms[i] = *texts[i] ? xt_make_text(env, texts[i], strlen(texts[i])) : xt_am_nil;
+  if (!c->metadata || !xt_make_node(env, c, c->metadata, &metadata)) metadata = enif_make_new_map(env);
+  ERL_NIF_TERM values[] = {terms[0],
+                           c->big_endian ? xt_am_big : xt_am_little,
+                           c->unpacked ? xt_am_gzip : xt_am_nil,
+                           enif_make_atom(env, xt_checkpoint_format(c)),
+                           terms[1],
+                           metadata,
+                           c->next ? enif_make_uint64(env, c->next) : xt_am_nil,
+                           terms[2]};
+  return xt_make_struct(env, keys, values, 8);
+}
+
+/* checkpoint_metadata(checkpoint) :: {:ok, map, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_metadata(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return describe(env, argv[0], make_metadata);
+}
+
+static ERL_NIF_TERM make_storages(ErlNifEnv *env, const xt_checkpoint *c) {
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (size_t i = c->rebuild.storage_count; i-- > 0;)
+    list = enif_make_list_cell(env, make_storage(env, &c->rebuild.storages[i]), list);
+  return list;
+}
+
+/* checkpoint_storages(checkpoint) :: {:ok, [map], 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_storages(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return describe(env, argv[0], make_storages);
+}
+
+static ERL_NIF_TERM make_records(ErlNifEnv *env, const xt_checkpoint *c) {
+  const xt_records *d = &c->directory;
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (size_t i = d->count; i-- > 0;) {
+    const xt_record *record = &d->list[i];
+    bool below = record->name_size >= d->root_size && !memcmp(record->name, d->list[0].name, d->root_size);
+    size_t skip = below ? d->root_size : 0;
+    list = enif_make_list_cell(env, xt_make_text(env, record->name + skip, record->name_size - skip), list);
+  }
+  return list;
+}
+
+/* checkpoint_records(checkpoint) :: {:ok, [name], 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_records(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return describe(env, argv[0], make_records);
+}

@@ -1,0 +1,105 @@
+defmodule ExTorch.NativeTest do
+  use ExTorch.Case
+
+  @stubs Native.__info__(:functions) -- [load: 0]
+
+  test "the table in C and the stubs are the same list" do
+    table =
+      Regex.scan(~r/X\((\w+), (\d+), XT_/, File.read!("c_src/nif/table.h"),
+        capture: :all_but_first
+      )
+      |> Enum.map(fn [name, arity] -> {String.to_atom(name), String.to_integer(arity)} end)
+
+    assert Enum.sort(table) == Enum.sort(@stubs)
+  end
+
+  for {name, arity} <- @stubs, arity > 0 do
+    test "#{name}/#{arity} refuses bogus arguments" do
+      args = List.duplicate(make_ref(), unquote(arity))
+      assert_raise ArgumentError, fn -> apply(Native, unquote(name), args) end
+    end
+  end
+
+  # ExTorch.Checkpoint.metadata → Native.checkpoint_metadata → xt_nif_checkpoint_metadata: the module that calls a NIF, or
+  # the module it belongs to (ExTorch.Checkpoint of ExTorch.Checkpoint.Handle), gives the first part of its name, and a
+  # function of that module the rest. Functions of ExTorch itself have no prefix.
+  test "a NIF has the name of the module and function that call it" do
+    calls =
+      for path <- Path.wildcard("lib/**/*.ex"),
+          {module, name, functions} <- native_calls(path),
+          do: {module, name, functions}
+
+    assert length(Enum.uniq_by(calls, &elem(&1, 1))) == length(@stubs)
+
+    for {module, name, functions} <- calls do
+      assert Enum.any?(functions, &(name in nif_names(module, &1))),
+             "#{inspect(module)} calls Native.#{name}, but has no function of that name"
+    end
+  end
+
+  # Every Native.x of a file: the module around it, x, and the functions of that module.
+  defp native_calls(path) do
+    ast = path |> File.read!() |> Code.string_to_quoted!()
+
+    for {:defmodule, _, [{:__aliases__, _, parts}, [do: body]]} <- subtrees(ast),
+        calls = native_names(body),
+        calls != [] do
+      module = Module.concat(parts)
+
+      functions =
+        for {kind, _, [head | _]} when kind in [:def, :defp] <- subtrees(body),
+            {name, _, _} when is_atom(name) <- [without_guard(head)],
+            do: name |> to_string() |> String.replace(["?", "!"], "")
+
+      Enum.map(calls, &{module, &1, functions})
+    end
+    |> Enum.concat()
+  end
+
+  defp native_names(body) do
+    remote =
+      for {{:., _, [{:__aliases__, _, aliases}, name]}, _, _} <- subtrees(body),
+          List.last(aliases) == :Native and name != :result,
+          do: to_string(name)
+
+    local = for {:native_load, _, [_, _]} <- subtrees(body), do: "native_load"
+    Enum.uniq(remote ++ local)
+  end
+
+  defp subtrees(ast), do: ast |> Macro.prewalk([], &{&1, [&1 | &2]}) |> elem(1)
+
+  defp without_guard({:when, _, [head | _]}), do: head
+  defp without_guard(head), do: head
+
+  defp nif_names(ExTorch, function), do: [function]
+
+  defp nif_names(module, function) do
+    for part <- module |> Module.split() |> Enum.take(-2) do
+      unit = if part == "DType", do: "dtype", else: Macro.underscore(part)
+      "#{unit}_#{function}"
+    end
+  end
+
+  test "statuses in C and reasons in Elixir are the same list" do
+    statuses =
+      Regex.scan(~r/^  X\((\w+)\)/m, File.read!("c_src/core/base/error.h"),
+        capture: :all_but_first
+      )
+
+    {:ok, types} = Code.Typespec.fetch_types(Error)
+
+    {:type, {:reason, {:type, _, :union, atoms}, []}} =
+      Enum.find(types, &match?({_, {:reason, _, _}}, &1))
+
+    assert statuses |> List.flatten() |> List.delete("ok") |> Enum.sort() ==
+             atoms |> Enum.map(fn {:atom, _, name} -> Atom.to_string(name) end) |> Enum.sort()
+  end
+
+  @tag :capture_log
+  test "loading the code again is refused and leaves the running one" do
+    tensor = ExTorch.tensor([1, 2])
+
+    assert {:error, _} = :code.load_file(Native)
+    assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+  end
+end
