@@ -234,7 +234,7 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   if (!s) return xt_make_error(env, (no_memory(&error), &error));
   s->reapable.run = free_save_job;
   atomic_init(&s->references, 1);
-  s->file.fd = s->file.folder = -1;
+  s->file.fd = s->file.directory = -1;
   s->tensors.compact = compact;
   s->saver.format = layout;
   s->saver.fetch = fetch;

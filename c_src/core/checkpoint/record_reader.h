@@ -53,9 +53,6 @@ void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc 
 /* Turns the bytes of elements round in place: complex numbers by their halves. */
 void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype);
 
-/* What xt_region_new could not give. */
-xt_status xt_region_refused(xt_error *error);
-
 /* Is the address good for the dtype's elements? */
 bool xt_record_reader_aligned(const void *data, xt_dtype dtype);
 

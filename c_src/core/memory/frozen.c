@@ -3,14 +3,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A treap ordered by (start, node address), augmented with the largest end below each node, so that a question
- * costs a walk down one path. The lock is held for such a walk only. */
+/* A treap ordered by (start, node address). Each node has the largest end of its subtree, so that a lookup walks down a
+ * single path. The lock is held only for one such walk. */
 static xt_frozen *root;
 static atomic_size_t count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t seed = 2463534242u;
 
-static uint32_t next_priority(void) { /* xorshift: the tree needs variety, not secrecy */
+static uint32_t next_priority(void) { /* xorshift; the priorities need not be secret */
   seed ^= seed << 13;
   seed ^= seed >> 17;
   return seed ^= seed << 5;
@@ -26,7 +26,7 @@ static void update(xt_frozen *node) {
   if (node->right && node->right->last > node->last) node->last = node->right->last;
 }
 
-/* Splits tree into what stands before the pivot and the rest. The depth of a treap is logarithmic. */
+/* Splits a tree into the nodes before the pivot and the rest. The recursion is as deep as the treap: logarithmic. */
 static void split(xt_frozen *tree, const xt_frozen *pivot, xt_frozen **left, xt_frozen **right) {
   if (!tree) {
     *left = *right = NULL;
@@ -101,7 +101,7 @@ bool xt_frozen_overlaps(const void *data, size_t size) {
   while (node && !found) {
     if (node->start < end && node->end > start) found = true;
     else if (node->left && node->left->last > start)
-      node = node->left; /* if nothing overlaps there, nothing does on the right either */
+      node = node->left; /* if nothing overlaps there, nothing on the right does */
     else node = node->right;
   }
   pthread_mutex_unlock(&lock);

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Leases are few and live long: a list will do. */
+/* There are few leases and they live long, so a list is fast enough. */
 typedef struct lease {
   struct lease *next;
   const void *address;
@@ -14,11 +14,11 @@ static lease *leases;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 bool xt_lease_keep(const void *address, void *object) {
-  lease *one = malloc(sizeof *one);
-  if (!one) return false;
+  lease *added = malloc(sizeof *added);
+  if (!added) return false;
   pthread_mutex_lock(&lock);
-  *one = (lease){leases, address, object};
-  leases = one;
+  *added = (lease){leases, address, object};
+  leases = added;
   pthread_mutex_unlock(&lock);
   return true;
 }

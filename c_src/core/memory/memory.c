@@ -5,12 +5,12 @@
 
 #include "core/memory/block_cache.h"
 
-/* A description stands right before the data: of small memory, which comes from malloc, only its size. */
+/* Every allocation has an xt_block in front of its data. Small ones come from malloc and use only its size. */
 enum {
   ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20 /* from here on memory is a mapping */
+  LARGE = 1 << 20 /* from this size on, an allocation is a mapping of its own */
 };
 
 xt_memory_counters xt_memory_live;
@@ -22,18 +22,16 @@ void xt_memory_set_budget(int64_t bytes) { atomic_store(&budget, bytes); }
 int64_t xt_memory_budget(void) { return atomic_load(&budget); }
 
 xt_refused xt_memory_refused(void) {
-  xt_refused answer = refused;
+  xt_refused reason = refused;
   refused = XT_REFUSED_NOT;
-  return answer;
+  return reason;
 }
 
 int64_t xt_memory_taken(void) {
-  int64_t answer = taken;
+  int64_t bytes = taken;
   taken = 0;
-  return answer;
+  return bytes;
 }
-
-void xt_memory_add_taken(int64_t bytes) { taken += bytes; }
 
 static xt_block *block_of(void *data) { return (xt_block *)((char *)data - XT_BLOCK_ROOM); }
 

@@ -10,17 +10,23 @@
 
 enum { TICK_MS = 500 };
 
-/* States of the thread:  idle --push--> busy --queue empty--> idle;  any --halt--> halted.
+/* The states of the thread:
  *
- * The queue is a lock-free stack: pushers only swing `top`, and whoever finds it empty posts the semaphore. The mutex
- * is for those who wait for progress: a pusher may be put aside at any moment, so it must hold nothing. */
+ *   idle → busy      push
+ *   busy → idle      the queue is empty
+ *   any → halted     halt
+ *
+ * The queue is a lock-free stack: a push only exchanges `top`, and posts the semaphore if the stack was empty. The
+ * mutex is used only by threads that wait for progress. A pusher never takes it, because it may be suspended at any
+ * point. */
 static _Atomic(xt_reapable *) top;
-static sem_t work;
-static atomic_uint_least64_t pushed, done; /* `done` goes on when all that was taken at once is freed: what was pushed
-                                            * later cannot be counted for what was pushed before */
+static sem_t available; /* posted when the thread has something to do */
+static atomic_uint_least64_t pushed;
+static atomic_uint_least64_t done; /* updated after a whole batch is freed: later items are freed first, and would
+                                    * otherwise be counted instead of earlier ones */
 static _Atomic(bool (*)(void)) tick;
 static atomic_bool halting;
-static atomic_int waiting; /* calls in drain */
+static atomic_int waiting; /* calls of xt_reaper_drain */
 static bool halted;
 static bool started;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,22 +43,22 @@ static struct timespec deadline(clockid_t clock, int timeout_ms) {
 
 /* ---- The thread ---- */
 
-static void announce(void) {
+static void notify_waiters(void) {
   pthread_mutex_lock(&lock);
   if (atomic_load(&halting)) halted = true;
   pthread_cond_broadcast(&progress);
   pthread_mutex_unlock(&lock);
 }
 
-/* Until there is something to free, or it is time to tick. */
-static void rest(const struct timespec *tick_at) {
-  struct timespec until = deadline(CLOCK_REALTIME, TICK_MS); /* a clock that is set only moves the tick */
-  if (atomic_load(&tick) && tick_at->tv_sec) sem_timedwait(&work, &until);
-  else sem_wait(&work);
+/* Waits until there is something to free or the tick is due. */
+static void wait_for_work(const struct timespec *tick_at) {
+  struct timespec until = deadline(CLOCK_REALTIME, TICK_MS); /* setting the clock only shifts the tick */
+  if (atomic_load(&tick) && tick_at->tv_sec) sem_timedwait(&available, &until);
+  else sem_wait(&available);
 }
 
-/* The tick comes with its time also while there is always something to free. */
-static void tick_in_time(struct timespec *at) {
+/* Calls the tick function when it is due, even if the queue is never empty. */
+static void tick_if_due(struct timespec *at) {
   struct timespec now;
   bool (*call)(void) = atomic_load(&tick);
   if (!call) return;
@@ -77,10 +83,10 @@ static void *reap(void *unused) {
       item = atomic_load(&halting) ? NULL : next;
     }
     atomic_fetch_add(&done, freed);
-    if (atomic_load(&halting) || atomic_load(&waiting)) announce(); /* else nobody would hear it */
+    if (atomic_load(&halting) || atomic_load(&waiting)) notify_waiters();
     while (atomic_load(&halting)) pause();
-    tick_in_time(&tick_at);
-    if (!atomic_load(&top)) rest(&tick_at);
+    tick_if_due(&tick_at);
+    if (!atomic_load(&top)) wait_for_work(&tick_at);
   }
   return NULL;
 }
@@ -89,7 +95,7 @@ static void start(void) {
   pthread_condattr_t monotonic;
   pthread_attr_t attributes;
   pthread_t thread;
-  if (sem_init(&work, 0, 0)) return;
+  if (sem_init(&available, 0, 0)) return;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&progress, &monotonic);
@@ -107,27 +113,27 @@ bool xt_reaper_start(void) {
   return started;
 }
 
-/* ---- Everybody else ---- */
+/* ---- Other threads ---- */
 
 void xt_reaper_push(xt_reapable *item) {
   xt_reapable *old = atomic_load(&top);
   atomic_fetch_add(&pushed, 1);
   do item->next = old;
   while (!atomic_compare_exchange_weak(&top, &old, item));
-  if (!old) sem_post(&work);
+  if (!old) sem_post(&available);
 }
 
 uint64_t xt_reaper_pushed(void) { return atomic_load(&pushed); }
 
 void xt_reaper_tick(bool (*call)(void)) {
-  if (!atomic_exchange(&tick, call)) sem_post(&work);
+  if (!atomic_exchange(&tick, call)) sem_post(&available);
 }
 
-/* With the lock held. */
-static void wait_for(bool (*is_so)(uint64_t goal), uint64_t goal, int timeout_ms) {
+/* Waits for a condition. The lock must be held. */
+static void wait_until(bool (*condition)(uint64_t goal), uint64_t goal, int timeout_ms) {
   struct timespec until = deadline(CLOCK_MONOTONIC, timeout_ms);
-  int late = 0;
-  while (!is_so(goal) && !late) late = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
+  bool timed_out = false;
+  while (!condition(goal) && !timed_out) timed_out = pthread_cond_timedwait(&progress, &lock, &until) == ETIMEDOUT;
 }
 
 static bool is_done(uint64_t goal) { return atomic_load(&done) >= goal; }
@@ -137,7 +143,7 @@ bool xt_reaper_drain(int timeout_ms) {
   uint64_t goal = atomic_load(&pushed);
   atomic_fetch_add(&waiting, 1);
   pthread_mutex_lock(&lock);
-  wait_for(is_done, goal, timeout_ms);
+  wait_until(is_done, goal, timeout_ms);
   pthread_mutex_unlock(&lock);
   atomic_fetch_sub(&waiting, 1);
   return is_done(goal);
@@ -145,9 +151,9 @@ bool xt_reaper_drain(int timeout_ms) {
 
 bool xt_reaper_halt(int timeout_ms) {
   atomic_store(&halting, true);
-  if (started) sem_post(&work);
+  if (started) sem_post(&available);
   pthread_mutex_lock(&lock);
-  wait_for(is_halted, 0, timeout_ms);
+  wait_until(is_halted, 0, timeout_ms);
   pthread_mutex_unlock(&lock);
   return is_halted(0);
 }

@@ -8,7 +8,7 @@
 
 #include "core/memory/reaper.h"
 
-enum { PATIENCE_MS = 2000 };
+enum { TIMEOUT_MS = 2000 };
 
 static atomic_int inside;
 static atomic_bool stopping;
@@ -27,8 +27,8 @@ bool xt_exit_guard_stopping(void) { return atomic_load(&stopping); }
 static void at_exit(int status) {
   struct timespec pause = {0, 1000000};
   atomic_store(&stopping, true);
-  for (int ms = 0; ms < PATIENCE_MS && atomic_load(&inside) > 0; ms++) nanosleep(&pause, NULL);
-  if (!xt_reaper_halt(PATIENCE_MS) || atomic_load(&inside) > 0) _exit(status);
+  for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&inside) > 0; ms++) nanosleep(&pause, NULL);
+  if (!xt_reaper_halt(TIMEOUT_MS) || atomic_load(&inside) > 0) _exit(status);
 }
 
 #ifdef __GLIBC__
@@ -36,13 +36,14 @@ static void at_exit_with_status(int status, void *unused) {
   (void)unused;
   at_exit(status);
 }
-static void guard(void) { on_exit(at_exit_with_status, NULL); }
+static void register_handler(void) { on_exit(at_exit_with_status, NULL); }
 #else
+/* The exit status is not known here. */
 static void at_exit_without_status(void) { at_exit(EXIT_SUCCESS); }
-static void guard(void) { atexit(at_exit_without_status); }
+static void register_handler(void) { atexit(at_exit_without_status); }
 #endif
 
 void xt_exit_guard_install(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, guard);
+  pthread_once(&once, register_handler);
 }
