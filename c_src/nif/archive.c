@@ -9,26 +9,25 @@
  * The thread ends when LibTorch does. It is led there quickly when an answer fails, is late, or will not come since the
  * process is gone or the node is stopping: then writes are swallowed, and reads fail.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/memory/memory.h"
+#include "core/os/clock.h"
 #include "core/os/exit_guard.h"
+#include "core/os/thread.h"
 #include "nif/archive.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-enum { POLL_MS = 100, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
+enum { POLL_MS = 100, NS_PER_MS = 1000000, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
 
 typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
 
 typedef struct {
-  pthread_mutex_t lock; /* of all that both sides touch */
-  pthread_cond_t change;
+  xt_mutex lock; /* of all that both sides touch */
+  xt_condition change;
   bool gone; /* the process is */
   ErlNifMonitor monitor;
   ErlNifPid caller;
@@ -66,17 +65,17 @@ static void job_destroyed(ErlNifEnv *env, void *object) {
   (void)env;
   free_items(&j->items);
   if (j->env) enif_free_env(j->env);
-  pthread_cond_destroy(&j->change);
-  pthread_mutex_destroy(&j->lock);
+  xt_condition_destroy(&j->change);
+  xt_mutex_destroy(&j->lock);
 }
 
 static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMonitor *monitor) {
   job *j = object;
   (void)env, (void)pid, (void)monitor;
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   j->gone = true;
-  pthread_cond_broadcast(&j->change);
-  pthread_mutex_unlock(&j->lock);
+  xt_condition_broadcast(&j->change);
+  xt_mutex_unlock(&j->lock);
 }
 
 bool xt_archive_register(ErlNifEnv *env) {
@@ -92,15 +91,6 @@ static bool tell(job *j, ErlNifEnv *env, ERL_NIF_TERM what) {
   bool sent = enif_send(NULL, &j->caller, env, message);
   enif_free_env(env);
   return sent;
-}
-
-static struct timespec in_ms(int64_t ms) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  at.tv_sec += ms / 1000;
-  at.tv_nsec += (ms % 1000) * 1000000;
-  if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
-  return at;
 }
 
 /* The lock is held. Polls, since nothing wakes it when the node stops. */
@@ -119,29 +109,29 @@ static void wait_for_answer(job *j) {
       break;
     }
     int64_t pause = j->timeout_ms >= 0 && j->timeout_ms - waited < POLL_MS ? j->timeout_ms - waited : POLL_MS;
-    struct timespec until = in_ms(pause);
-    if (pthread_cond_timedwait(&j->change, &j->lock, &until) == ETIMEDOUT) waited += pause;
+    int64_t deadline = xt_clock_ns() + pause * NS_PER_MS;
+    if (!xt_condition_wait_until(&j->change, &j->lock, deadline)) waited += pause;
   }
   if (j->gone && !j->answered) j->failed = true;
 }
 
 /* One question; false when it was not answered well. */
 static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM question) {
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool may = !j->failed && !j->gone;
   j->asks = may ? what : ASKS_NOTHING;
   j->answered = false;
   j->to = to;
   j->size = size;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   if (!may) return enif_free_env(env), false;
   bool sent = tell(j, env, question);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   if (sent) wait_for_answer(j);
   else j->failed = true;
   j->asks = ASKS_NOTHING; /* a late answer finds nobody */
   bool good = j->answered && !j->failed;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   return good;
 }
 
@@ -153,10 +143,10 @@ static void write_out(void *context, const void *data, size_t size) {
     ERL_NIF_TERM binary;
     unsigned char *bytes = env ? enif_make_new_binary(env, n, &binary) : NULL;
     if (!bytes) {
-      pthread_mutex_lock(&j->lock);
+      xt_mutex_lock(&j->lock);
       if (!j->failed) xt_error_set(&j->error, XT_STATUS_no_memory, "no memory for a piece of the archive");
       j->failed = true;
-      pthread_mutex_unlock(&j->lock);
+      xt_mutex_unlock(&j->lock);
       if (env) enif_free_env(env);
       return;
     }
@@ -192,13 +182,13 @@ static void *run(void *object) {
   xt_error error;
   xt_status status = j->saves ? xt_torch->archive_save(j->items.list, j->items.count, &io, &error)
                               : xt_torch->archive_load(&io, &j->items, &error);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   /* what went wrong here first explains what LibTorch says of it */
   if (!j->failed && status != XT_STATUS_ok) j->error = error;
   j->status = j->failed ? XT_STATUS_io : status;
   j->over = true;
   bool gone = j->gone;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   ErlNifEnv *env = gone ? NULL : enif_alloc_env();
   if (env) tell(j, env, xt_am_done);
   enif_release_resource(j);
@@ -235,18 +225,12 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
 }
 
 static xt_status start(ErlNifEnv *env, job *j, xt_error *error) {
-  pthread_attr_t attributes;
-  pthread_t thread;
   enif_self(env, &j->caller);
   if (enif_monitor_process(env, j, &j->caller, &j->monitor))
     return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   enif_keep_resource(j);
   atomic_fetch_add(&xt_memory_live.threads, 1);
-  bool started = !pthread_create(&thread, &attributes, run, j);
-  pthread_attr_destroy(&attributes);
-  if (started) return XT_STATUS_ok;
+  if (xt_thread_start(run, j)) return XT_STATUS_ok;
   atomic_fetch_sub(&xt_memory_live.threads, 1);
   enif_release_resource(j);
   return xt_error_set(error, XT_STATUS_no_memory, "the system has no thread left");
@@ -262,13 +246,9 @@ ERL_NIF_TERM xt_nif_archive_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
       !enif_get_int64(env, argv[3], &timeout))
     return enif_make_badarg(env);
   job *j = enif_alloc_resource(job_type, sizeof *j);
-  pthread_condattr_t clock;
   memset(j, 0, sizeof *j);
-  pthread_mutex_init(&j->lock, NULL);
-  pthread_condattr_init(&clock);
-  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-  pthread_cond_init(&j->change, &clock);
-  pthread_condattr_destroy(&clock);
+  xt_mutex_init(&j->lock);
+  xt_condition_init(&j->change);
   j->chunk = chunk;
   j->timeout_ms = timeout;
   j->saves = argv[0] != xt_am_load;
@@ -311,7 +291,7 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   if (copies && bytes.size > BRIEF_BYTES && !on_dirty)
     return enif_schedule_nif(env, "archive_answer", XT_DIRTY_CPU, xt_nif_archive_answer, argc, argv);
   if (!on_dirty) enif_consume_timeslice(env, 1 + (int)(bytes.size * BRIEF_PERCENT / BRIEF_BYTES));
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool waiting = j->asks != ASKS_NOTHING && !j->answered && !j->failed;
   if (waiting) {
     j->answered = take_answer(env, j, argv[1]);
@@ -319,9 +299,9 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
       j->failed = true;
       xt_error_set(&j->error, XT_STATUS_io, "the %s failed", j->saves ? "writer" : "reader");
     }
-    pthread_cond_broadcast(&j->change);
+    xt_condition_broadcast(&j->change);
   }
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   return xt_make_bool(waiting);
 }
 
@@ -330,12 +310,12 @@ ERL_NIF_TERM xt_nif_archive_result(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   job *j;
   (void)argc;
   if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool over = j->over;
   xt_status status = j->status;
   xt_archive_items items = j->items;
   if (over) j->items = (xt_archive_items){NULL, 0};
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   if (!over) return enif_make_badarg(env);
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (size_t i = items.count; status == XT_STATUS_ok && !j->saves && i-- > 0;) {

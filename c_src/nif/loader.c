@@ -2,12 +2,12 @@
  *
  * One process at a time holds the stream (claim … release). A number that grows with each release tells an old state
  * of the stream from the present one. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/checkpoint/push.h"
 #include "core/memory/memory.h"
+#include "core/os/thread.h"
 #include "nif/checkpoint.h"
 #include "nif/loader.h"
 #include "nif/materialize.h"
@@ -37,7 +37,7 @@ typedef struct {
 } loader;
 
 typedef struct {
-  pthread_mutex_t lock; /* of what is below */
+  xt_mutex lock; /* of what is below */
   bool claimed;
   ErlNifPid owner;
   uint64_t number;
@@ -64,7 +64,7 @@ static void loader_destroyed(ErlNifEnv *env, void *object) {
   loader_resource *resource = object;
   (void)env;
   if (resource->loader) xt_reaper_push(&resource->loader->reapable);
-  pthread_mutex_destroy(&resource->lock);
+  xt_mutex_destroy(&resource->lock);
 }
 
 bool xt_loader_register(ErlNifEnv *env) {
@@ -94,7 +94,7 @@ ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   xt_push_begin(&s->push, &s->checkpoint->handle->checkpoint, spool_bytes);
   loader_resource *resource = enif_alloc_resource(loader_type, sizeof *resource);
   memset(resource, 0, sizeof *resource);
-  pthread_mutex_init(&resource->lock, NULL);
+  xt_mutex_init(&resource->lock);
   resource->loader = s;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
@@ -124,9 +124,9 @@ ERL_NIF_TERM xt_nif_loader_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   (void)argc;
   if (!enif_get_resource(env, argv[0], loader_type, (void **)&resource) || !enif_get_uint64(env, argv[1], &number))
     return enif_make_badarg(env);
-  pthread_mutex_lock(&resource->lock);
+  xt_mutex_lock(&resource->lock);
   xt_status status = claim(env, resource, number, &error);
-  pthread_mutex_unlock(&resource->lock);
+  xt_mutex_unlock(&resource->lock);
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
 }
 
@@ -134,9 +134,9 @@ static bool get_claimed(ErlNifEnv *env, ERL_NIF_TERM term, loader_resource **out
   ErlNifPid self;
   if (!enif_get_resource(env, term, loader_type, (void **)out)) return false;
   enif_self(env, &self);
-  pthread_mutex_lock(&(*out)->lock);
+  xt_mutex_lock(&(*out)->lock);
   bool mine = (*out)->claimed && !enif_compare_pids(&self, &(*out)->owner) && (*out)->loader;
-  pthread_mutex_unlock(&(*out)->lock);
+  xt_mutex_unlock(&(*out)->lock);
   return mine;
 }
 
@@ -146,12 +146,12 @@ ERL_NIF_TERM xt_nif_loader_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   bool over;
   (void)argc;
   if (!get_claimed(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &over)) return enif_make_badarg(env);
-  pthread_mutex_lock(&resource->lock);
+  xt_mutex_lock(&resource->lock);
   loader *gone = over ? resource->loader : NULL;
   if (over) resource->loader = NULL;
   resource->claimed = false;
   uint64_t number = ++resource->number;
-  pthread_mutex_unlock(&resource->lock);
+  xt_mutex_unlock(&resource->lock);
   if (gone) xt_reaper_push(&gone->reapable);
   return enif_make_uint64(env, number);
 }

@@ -7,15 +7,15 @@
 #include "nif/memory_collect.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 #include "core/memory/reaper.h"
 #include "core/os/background.h"
+#include "core/os/clock.h"
 #include "core/os/exit_guard.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
-enum { HOPS = 4 };
+enum { HOPS = 4, NS_PER_MS = 1000000 };
 
 typedef struct {
   atomic_int passed; /* markers that have come to their last hop */
@@ -45,7 +45,7 @@ static void marker_destroyed(ErlNifEnv *env, void *object) {
 }
 
 bool xt_memory_collect_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {NULL};
+  ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {0};
   marker_type = enif_open_resource_type_x(env, "extorch_marker", &init, ERL_NIF_RT_CREATE, NULL);
   mark_type = enif_open_resource_type_x(env, "extorch_mark", &none, ERL_NIF_RT_CREATE, NULL);
   return marker_type && mark_type;
@@ -66,19 +66,17 @@ ERL_NIF_TERM xt_nif_memory_collect_begin(ErlNifEnv *env, int argc, const ERL_NIF
 
 typedef struct {
   ErlNifEnv *env;
-  struct timespec until;
+  int64_t until; /* by xt_clock_ns */
 } patience;
 
 static int left_ms(const patience *p) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  int64_t ms = (p->until.tv_sec - now.tv_sec) * 1000 + (p->until.tv_nsec - now.tv_nsec) / 1000000;
+  int64_t ms = (p->until - xt_clock_ns()) / NS_PER_MS;
   return ms > 0 && !xt_exit_guard_stopping() && enif_is_current_process_alive(p->env) ? (int)ms : 0;
 }
 
 static bool wait_for(mark *self, int markers, const patience *p) {
-  for (long nap = 20000; atomic_load(&self->passed) < markers && left_ms(p); nap = nap < 1000000 ? 2 * nap : nap)
-    nanosleep(&(struct timespec){0, nap}, NULL);
+  for (int nap = 20; atomic_load(&self->passed) < markers && left_ms(p); nap = nap < 1000 ? 2 * nap : nap)
+    xt_clock_sleep_us(nap);
   return atomic_load(&self->passed) >= markers;
 }
 
@@ -95,9 +93,7 @@ ERL_NIF_TERM xt_nif_memory_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_
   if (!enif_get_resource(env, argv[0], mark_type, &object) || !enif_get_int(env, argv[1], &rounds) ||
       !enif_get_int(env, argv[2], &timeout) || timeout < 0)
     return enif_make_badarg(env);
-  clock_gettime(CLOCK_MONOTONIC, &p.until);
-  p.until.tv_sec += timeout / 1000;
-  p.until.tv_nsec += timeout % 1000 * 1000000l;
+  p.until = xt_clock_ns() + (int64_t)timeout * NS_PER_MS;
   for (int round = 0; is_free && !quiet && round < rounds; round++) {
     uint64_t before = xt_reaper_pushed();
     bool was_idle = xt_reaper_drain(0);

@@ -3,9 +3,9 @@
 #include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/memory/memory.h"
+#include "core/os/cpu.h"
 
 enum {
   SLAB = 2 << 20,  /* neighbours up to this are read together; one surviving tensor pins no more than that */
@@ -49,7 +49,7 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   qsort(places, l->count, sizeof *places, by_place);
   for (size_t i = 0; i < l->count; i++) l->order[i] = places[i].storage;
   free(places);
-  l->helped = !reader->memory && l->total >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= ENOUGH_CORES;
+  l->helped = !reader->memory && l->total >= HELPED && xt_cpu_count() >= ENOUGH_CORES;
   return XT_STATUS_ok;
 }
 

@@ -1,17 +1,15 @@
 #include "core/memory/block_cache.h"
 
-#include <pthread.h>
-#include <stdint.h>
-#include <sys/mman.h>
+#include "core/os/pages.h"
+#include "core/os/thread.h"
 
 enum {
   MAX_BLOCKS = 8,
   MAX_BYTES = 32 << 20, /* of all blocks together */
-  SLICE = 4 << 20,      /* takes about a millisecond to return to the system */
   MAX_RATIO = 2         /* of a block's capacity to the requested size */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static xt_mutex lock = XT_MUTEX_INIT;
 static xt_block *blocks[MAX_BLOCKS]; /* oldest first */
 static size_t count;
 static size_t expiring; /* blocks that were already here at the last tick */
@@ -20,12 +18,7 @@ static size_t capacity(xt_block *block) {
   return block->map_size - (size_t)(xt_block_data(block) - (char *)block->map);
 }
 
-void xt_block_free(xt_block *block) {
-  char *data = xt_block_data(block);
-  for (size_t at = 0, size = capacity(block); at < size; at += SLICE)
-    madvise(data + at, size - at < SLICE ? size - at : SLICE, MADV_DONTNEED);
-  munmap(block->map, block->map_size);
-}
+void xt_block_free(xt_block *block) { xt_pages_unmap_in_slices(block->map, block->map_size); }
 
 static void free_reapable(xt_reapable *self) { xt_block_free((xt_block *)self); }
 
@@ -56,11 +49,11 @@ static size_t total(void) {
 static bool expire(void) {
   xt_block *evicted[MAX_BLOCKS];
   size_t n = 0;
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   while (expiring) evicted[n++] = remove_block(0);
   expiring = count;
   bool remaining = count > 0;
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   free_later(evicted, n);
   return remaining;
 }
@@ -72,10 +65,10 @@ void xt_block_cache_put(xt_block *block) {
     xt_block_free(block);
     return;
   }
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   while (count == MAX_BLOCKS || total() + capacity(block) > MAX_BYTES) evicted[n++] = remove_block(0);
   blocks[count++] = block;
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   free_later(evicted, n);
   xt_reaper_tick(expire);
 }
@@ -83,14 +76,14 @@ void xt_block_cache_put(xt_block *block) {
 xt_block *xt_block_cache_take(size_t size) {
   xt_block *evicted[MAX_BLOCKS], *found = NULL;
   size_t n = 0, best = MAX_BLOCKS;
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   for (size_t i = 0; i < count; i++)
     if (capacity(blocks[i]) >= size && capacity(blocks[i]) / MAX_RATIO <= size &&
         (best == MAX_BLOCKS || capacity(blocks[i]) < capacity(blocks[best])))
       best = i;
   if (best < MAX_BLOCKS) found = remove_block(best);
   while (!found && count) evicted[n++] = remove_block(0);
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   free_later(evicted, n);
   return found;
 }

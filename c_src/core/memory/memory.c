@@ -1,9 +1,9 @@
 #include "core/memory/memory.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "core/memory/block_cache.h"
+#include "core/os/pages.h"
 
 /* Every allocation has an xt_block in front of its data. Small ones come from malloc and use only its size. */
 enum {
@@ -46,10 +46,10 @@ static xt_block *map_block(size_t size) {
   size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
   size_t map_size = size + align + PAGE;
   if (map_size < size) return NULL;
-  char *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map == MAP_FAILED) return NULL;
+  char *map = xt_pages_map(map_size);
+  if (!map) return NULL;
   char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
-  if (align == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
+  if (align == HUGE_PAGE) xt_pages_prefer_huge(data, size);
   xt_block *block = block_of(data);
   *block = (xt_block){.map = map, .map_size = map_size};
   return block;

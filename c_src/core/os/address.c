@@ -1,10 +1,23 @@
 #include "core/os/address.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
+
+#ifdef __APPLE__
+
+#include <mach/mach.h>
+
+static bool byte_readable(uintptr_t address) {
+  char byte;
+  vm_size_t size = 1;
+  return vm_read_overwrite(mach_task_self(), address, size, (vm_address_t)&byte, &size) == KERN_SUCCESS;
+}
+
+#else
+
+#include <errno.h>
+#include <sys/uio.h>
 
 /* Reads one byte through the kernel. Where a sandbox forbids the call, the address counts as readable. */
 static bool byte_readable(uintptr_t address) {
@@ -12,6 +25,8 @@ static bool byte_readable(uintptr_t address) {
   struct iovec local = {&byte, 1}, remote = {(void *)address, 1};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
+
+#endif
 
 bool xt_address_readable(const void *data, size_t size) {
   uintptr_t start = (uintptr_t)data, last;

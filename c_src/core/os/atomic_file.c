@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/os/cpu_yield.h"
+#include "core/os/random.h"
 
 static const char prefix[] = ".extorch-save-";
 enum { MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10 };
@@ -58,7 +58,7 @@ static xt_status inspect_target(xt_atomic_file *f, xt_error *error) {
     return xt_error_set(error, XT_STATUS_io, "not a regular file; write to it with ExTorch.Streaming");
   if (faccessat(f->directory, f->name, W_OK, AT_EACCESS)) return failed(error, "replaced", errno);
   f->replaces = true;
-  f->mode = target.st_mode & 07777;
+  f->mode = (uint32_t)target.st_mode & 07777;
   return XT_STATUS_ok;
 }
 
@@ -86,9 +86,8 @@ static void sweep(int directory) {
 }
 
 static void choose_name(xt_atomic_file *f) {
-  uint64_t random[2] = {(uint64_t)getpid(), (uint64_t)(uintptr_t)f};
-  ssize_t got = getrandom(random, sizeof random, GRND_NONBLOCK);
-  (void)got;
+  uint64_t random[2];
+  xt_random_fill(random, sizeof random);
   snprintf(f->temporary, sizeof f->temporary, "%s%016llx%08x", prefix, (unsigned long long)random[0],
            (unsigned)random[1]);
 }
@@ -111,12 +110,31 @@ static bool create_named(xt_atomic_file *f) {
   return false;
 }
 
-static bool create(xt_atomic_file *f) {
+#ifdef O_TMPFILE
+
+static bool create_unnamed(xt_atomic_file *f) {
   f->fd = openat(f->directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-  if (f->fd >= 0) {
-    flock(f->fd, LOCK_EX | LOCK_NB); /* cannot fail: no other process can open a file without a name */
-    return true;
-  }
+  if (f->fd < 0) return false;
+  flock(f->fd, LOCK_EX | LOCK_NB); /* cannot fail: no other process can open a file without a name */
+  return true;
+}
+
+/* Gives the unnamed file a name. On failure returns false and sets errno. */
+static bool link_as(xt_atomic_file *f, const char *name) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
+  return !linkat(AT_FDCWD, path, f->directory, name, AT_SYMLINK_FOLLOW);
+}
+
+#else /* all files are named */
+
+static bool create_unnamed(xt_atomic_file *f) { return (void)f, errno = EOPNOTSUPP, false; }
+static bool link_as(xt_atomic_file *f, const char *name) { return (void)f, (void)name, errno = EOPNOTSUPP, false; }
+
+#endif
+
+static bool create(xt_atomic_file *f) {
+  if (create_unnamed(f)) return true;
   bool unsupported = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
   return unsupported && create_named(f);
 }
@@ -138,7 +156,7 @@ xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *err
   if (status != XT_STATUS_ok) return status;
   sweep(f->directory);
   if (!create(f)) return failed(error, "written", errno);
-  if (f->replaces) fchmod(f->fd, f->mode);
+  if (f->replaces) fchmod(f->fd, (mode_t)f->mode);
   return XT_STATUS_ok;
 }
 
@@ -147,27 +165,20 @@ xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *err
 xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size, xt_error *error) {
   const char *from = data;
   while (size) {
-    ssize_t written = pwrite(f->fd, from, size < CHUNK ? size : CHUNK, f->offset);
+    ssize_t written = pwrite(f->fd, from, size < CHUNK ? size : CHUNK, (off_t)f->offset);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EFAULT)
       return xt_error_set(error, XT_STATUS_file_changed,
                           "the file that a tensor is mapped from was truncated during the save; the target file is "
                           "unchanged");
     if (written < 0) return failed(error, "written", errno);
-    from += written, size -= (size_t)written, f->offset += written;
+    from += written, size -= (size_t)written, f->offset += (uint64_t)written;
     xt_cpu_yield();
   }
   return XT_STATUS_ok;
 }
 
 /* ---- Commit and close ---- */
-
-/* Gives the unnamed file a name. On failure returns false and sets errno. */
-static bool link_as(xt_atomic_file *f, const char *name) {
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
-  return !linkat(AT_FDCWD, link, f->directory, name, AT_SYMLINK_FOLLOW);
-}
 
 static bool publish(xt_atomic_file *f) {
   if (!f->named) {
@@ -183,10 +194,18 @@ static bool publish(xt_atomic_file *f) {
   return true;
 }
 
+/* On macOS fsync does not flush the cache of the disk. F_FULLFSYNC does, but not every file system has it. */
+static bool sync_to_disk(int fd) {
+#ifdef F_FULLFSYNC
+  if (fcntl(fd, F_FULLFSYNC) != -1) return true;
+#endif
+  return !fsync(fd);
+}
+
 xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
-  if (sync && fsync(f->fd)) return failed(error, "synced to disk", errno);
+  if (sync && !sync_to_disk(f->fd)) return failed(error, "synced to disk", errno);
   if (!publish(f)) return failed(error, "moved into place", errno);
-  if (sync && fsync(f->directory) && errno != EINVAL)
+  if (sync && !sync_to_disk(f->directory) && errno != EINVAL)
     return xt_error_set(error, XT_STATUS_io,
                         "the file was saved completely, but its directory could not be synced to disk: %s",
                         strerror(errno));

@@ -8,19 +8,19 @@
 #define XT_OS_ATOMIC_FILE_H
 
 #include <stddef.h>
-#include <sys/types.h>
+#include <stdint.h>
 
 #include "core/base/error.h"
 
 typedef struct {
   int fd, directory; /* -1 if not open */
-  off_t offset;      /* where the next write goes */
+  uint64_t offset;   /* where the next write goes */
   char *path;        /* of the target, with links resolved */
   char *name;        /* last component of path */
   char temporary[48];
   bool named;    /* a file with the temporary name exists */
   bool replaces; /* the target exists */
-  mode_t mode;   /* permissions of the target, if it exists */
+  uint32_t mode; /* permissions of the target, if it exists */
 } xt_atomic_file;
 
 xt_status xt_atomic_file_open(xt_atomic_file *file, const char *path, xt_error *error);

@@ -1,14 +1,16 @@
 #include "core/os/background.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
 #include <stdint.h>
+
+#include "core/os/clock.h"
+#include "core/os/semaphore.h"
+#include "core/os/thread.h"
+
+#ifdef __linux__
+#include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
+#endif
 
 enum { SLOTS = 16 };
 
@@ -35,11 +37,9 @@ typedef struct {
 
 static slot slots[SLOTS];
 static atomic_uint_least64_t next_number;
-static sem_t submitted;
+static xt_semaphore submitted;
 static bool running;
 static slot *current; /* used by the thread only: the running job, NULL after it was taken away */
-
-static void sleep_us(int microseconds) { nanosleep(&(struct timespec){0, microseconds * 1000L}, NULL); }
 
 static bool change(slot *s, int from, int to) { return atomic_compare_exchange_strong(&s->state, &from, to); }
 
@@ -58,14 +58,40 @@ static slot *oldest(void) {
   return found;
 }
 
-static void *run_jobs(void *unused) {
+/* ---- The system ---- */
+
+#ifdef __linux__
+
+/* The jobs fault pages in. Before Linux 6.4 a page fault takes a lock of the whole address space, which a suspended
+ * thread would hold for a long time. */
+static bool is_supported(void) {
+  struct utsname system;
+  int major = 0, minor = 0;
+  if (uname(&system) || sscanf(system.release, "%d.%d", &major, &minor) != 2) return false;
+  return major > 6 || (major == 6 && minor >= 4);
+}
+
+/* The kernel treats a CPU that runs a SCHED_IDLE thread as idle when it wakes another thread. */
+static bool enter_idle_class(void) {
   struct sched_param none = {0};
-  /* The kernel treats a CPU that runs a SCHED_IDLE thread as idle when it wakes another thread. Without that property
-   * the thread must not run any job. */
-  bool allowed = !pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+  return !pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+}
+
+#else
+
+/* No other system is known to have both properties, so there is no thread. */
+static bool is_supported(void) { return false; }
+static bool enter_idle_class(void) { return false; }
+
+#endif
+
+/* ---- The thread ---- */
+
+static void *run_jobs(void *unused) {
+  xt_thread_set_name("extorch_idle");
+  bool allowed = enter_idle_class(); /* otherwise the thread would compete with others, and must not run any job */
   for (;;) {
-    while (sem_wait(&submitted) && errno == EINTR) {
-    }
+    xt_semaphore_wait(&submitted);
     slot *s = oldest();
     if (!s || !change(s, QUEUED, RUNNING)) continue; /* it was cancelled */
     current = s;
@@ -81,36 +107,22 @@ bool xt_background_pause(int microseconds) {
   /* If the job was cancelled just before this, the canceller did not see the paused state. Sleeping would delay the end
    * of the job. */
   if (!atomic_load(&s->cancelled)) {
-    if (microseconds) sleep_us(microseconds);
-    else sched_yield();
+    if (microseconds) xt_clock_sleep_us(microseconds);
+    else xt_thread_yield();
   }
   if (!change(s, PAUSED, RUNNING)) current = NULL;
   return current != NULL;
 }
 
-/* The jobs fault pages in. Before Linux 6.4 a page fault takes a lock of the whole address space, which a suspended
- * thread would hold for a long time. */
-static bool faults_without_lock(void) {
-  struct utsname system;
-  int major = 0, minor = 0;
-  if (uname(&system) || sscanf(system.release, "%d.%d", &major, &minor) != 2) return false;
-  return !strcmp(system.sysname, "Linux") && (major > 6 || (major == 6 && minor >= 4));
+static void start(void) {
+  running = is_supported() && xt_semaphore_init(&submitted) && xt_thread_start(run_jobs, NULL);
 }
 
-static void start(void) {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  if (!faults_without_lock() || sem_init(&submitted, 0, 0)) return;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  running = !pthread_create(&thread, &attributes, run_jobs, NULL);
-  pthread_attr_destroy(&attributes);
-  if (running) pthread_setname_np(thread, "extorch_idle");
-}
+/* ---- Other threads ---- */
 
 bool xt_background_submit(xt_background_job job) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, start);
+  static xt_once once = XT_ONCE_INIT;
+  xt_once_run(&once, start);
   for (int i = 0; running && i < SLOTS; i++) {
     slot *s = &slots[i];
     if (!change(s, FREE, CLAIMED)) continue;
@@ -119,7 +131,7 @@ bool xt_background_submit(xt_background_job job) {
     atomic_store(&s->cancelled, false);
     atomic_store(&s->number, atomic_fetch_add(&next_number, 1));
     atomic_store(&s->state, QUEUED);
-    sem_post(&submitted);
+    xt_semaphore_post(&submitted);
     return true;
   }
   return false;
@@ -145,5 +157,5 @@ static bool runs_cancelled_job(void) {
 }
 
 void xt_background_settle(int timeout_ms) {
-  for (int waited = 0; waited < 10 * timeout_ms && runs_cancelled_job(); waited++) sleep_us(100);
+  for (int waited = 0; waited < 10 * timeout_ms && runs_cancelled_job(); waited++) xt_clock_sleep_us(100);
 }

@@ -1,9 +1,14 @@
 #include "core/os/cpu_yield.h"
 
+#include "core/os/thread.h"
+
+#ifdef __linux__
+
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
+
+#include "core/os/clock.h"
 
 enum {
   UNCONTENDED_NS = 3000,      /* sched_yield takes less than this if no other thread is waiting for the CPU */
@@ -13,14 +18,8 @@ enum {
   MAX_CPUS = 8                /* with more CPUs the kernel finds an idle one by itself, and knows which one is near */
 };
 
-static _Thread_local uint64_t balanced_at; /* the time at which others have had no more than their share */
-static _Thread_local uint64_t next_move;   /* the earliest time of the next move */
-
-static uint64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
+static _Thread_local int64_t balanced_at; /* the time at which others have had no more than their share */
+static _Thread_local int64_t next_move;   /* the earliest time of the next move */
 
 /* Restores the affinity mask. If the thread was allowed on all CPUs it must also be allowed on CPUs that are added
  * later, so a mask of all CPUs is tried first. */
@@ -43,13 +42,19 @@ static void change_cpu(void) {
 }
 
 void xt_cpu_yield(void) {
-  uint64_t before = now();
-  if (balanced_at > before + SHARE * (uint64_t)BURST_NS) return;
-  sched_yield();
-  uint64_t after = now();
+  int64_t before = xt_clock_ns();
+  if (balanced_at > before + SHARE * (int64_t)BURST_NS) return;
+  xt_thread_yield();
+  int64_t after = xt_clock_ns();
   if (after - before < UNCONTENDED_NS) return;
   balanced_at = (balanced_at > before ? balanced_at : before) + SHARE * (after - before);
   if (after < next_move) return;
   change_cpu();
   next_move = after + MOVE_INTERVAL_NS;
 }
+
+#else /* other systems do not let a thread choose its CPU */
+
+void xt_cpu_yield(void) { xt_thread_yield(); }
+
+#endif

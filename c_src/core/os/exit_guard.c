@@ -1,12 +1,12 @@
 #include "core/os/exit_guard.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/memory/reaper.h"
+#include "core/os/clock.h"
+#include "core/os/thread.h"
 
 enum { TIMEOUT_MS = 2000 };
 
@@ -25,13 +25,12 @@ void xt_exit_guard_leave(void) { atomic_fetch_sub(&inside, 1); }
 bool xt_exit_guard_stopping(void) { return atomic_load(&stopping); }
 
 static void at_exit(int status) {
-  struct timespec pause = {0, 1000000};
   atomic_store(&stopping, true);
-  for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&inside) > 0; ms++) nanosleep(&pause, NULL);
+  for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&inside) > 0; ms++) xt_clock_sleep_us(1000);
   if (!xt_reaper_halt(TIMEOUT_MS) || atomic_load(&inside) > 0) _exit(status);
 }
 
-#ifdef __GLIBC__
+#ifdef __GLIBC__ /* has on_exit */
 static void at_exit_with_status(int status, void *unused) {
   (void)unused;
   at_exit(status);
@@ -44,6 +43,6 @@ static void register_handler(void) { atexit(at_exit_without_status); }
 #endif
 
 void xt_exit_guard_install(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, register_handler);
+  static xt_once once = XT_ONCE_INIT;
+  xt_once_run(&once, register_handler);
 }

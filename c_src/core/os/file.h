@@ -4,14 +4,13 @@
 #define XT_OS_FILE_H
 
 #include <stddef.h>
-#include <sys/stat.h>
+#include <stdint.h>
 
 #include "core/base/error.h"
 
 typedef struct {
-  int fd; /* -1 if not open */
-  uint64_t size;
-  struct stat opened; /* when it was opened */
+  int fd;                  /* -1 if not open */
+  uint64_t size, modified; /* when it was opened: bytes, and time of the last change */
 } xt_file;
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);

@@ -1,13 +1,13 @@
 #include "core/os/mapping.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/memory/memory.h"
+#include "core/os/thread.h"
 
 enum { MAPS = 1024 };
 
@@ -28,10 +28,19 @@ static void call_previous(int signal, siginfo_t *info, void *context) {
   }
 }
 
+/* macOS on ARM reports BUS_ADRALN for every SIGBUS. */
+static bool is_missing_page(const siginfo_t *info) {
+#ifdef __APPLE__
+  return info->si_code == BUS_ADRERR || info->si_code == BUS_ADRALN;
+#else
+  return info->si_code == BUS_ADRERR;
+#endif
+}
+
 static void on_sigbus(int signal, siginfo_t *info, void *context) {
   uintptr_t address = (uintptr_t)info->si_addr;
   int saved_errno = errno;
-  for (int i = 0; i < MAPS && info->si_code == BUS_ADRERR; i++) {
+  for (int i = 0; i < MAPS && is_missing_page(info); i++) {
     uintptr_t start = atomic_load(&maps[i].start), end = atomic_load(&maps[i].end);
     if (!start || address < start || address >= end) continue;
     uintptr_t page = address & ~(page_size - 1);
@@ -80,8 +89,8 @@ static bool add_mapping(void *data, size_t size) {
 }
 
 xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, install);
+  static xt_once once = XT_ONCE_INIT;
+  xt_once_run(&once, install);
   void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
   if (data == MAP_FAILED)
     return xt_error_set(error, XT_STATUS_io, "the file could not be memory-mapped: %s", strerror(errno));
