@@ -31,7 +31,7 @@ static xt_status no_memory(xt_error *error) {
 
 /* One operator on one tensor, which is taken over. */
 static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_error *error) {
-  xt_arena arena = {0};
+  xt_arena arena = {NULL};
   xt_value arg = tensor_value(tensor);
   xt_op_call call = {.name = name, .args = &arg, .arg_count = 1};
   xt_status status = run(&call, &arena, out, error);
@@ -41,7 +41,7 @@ static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_
 }
 
 static xt_status make_meta(const xt_tensor_desc *t, xt_tensor **out, xt_error *error) {
-  xt_arena arena = {0};
+  xt_arena arena = {NULL};
   xt_value args[2];
   xt_named_value kwargs[] = {{"dtype", name_value(xt_dtype_get(t->dtype)->name)}, {"device", name_value("meta")}};
   xt_op_call call = {"aten::empty_strided", args, 2, kwargs, 2};
@@ -76,7 +76,7 @@ static xt_status make_strided(const xt_storage_origin *from, const xt_tensor_des
 static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor **out, xt_error *error) {
   static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
                                       "sparse_csc", "sparse_bsr", "sparse_bsc"};
-  xt_arena arena = {0};
+  xt_arena arena = {NULL};
   bool coo = t->layout == XT_LAYOUT_COO;
   uint32_t n = t->part_count;
   xt_named_value layout = {"layout", name_value(names[t->layout])};
@@ -97,7 +97,7 @@ static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor
 
 static xt_status make_quantized(const xt_storage_origin *from, const xt_tensor_desc *t, xt_value *parts,
                                 xt_tensor **out, xt_error *error) {
-  xt_arena arena = {0};
+  xt_arena arena = {NULL};
   xt_tensor *integers;
   xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
   xt_status status = make_strided(from, t, dtype, &integers, error);

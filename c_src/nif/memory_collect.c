@@ -45,7 +45,7 @@ static void marker_destroyed(ErlNifEnv *env, void *object) {
 }
 
 bool xt_memory_collect_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {0};
+  ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {NULL};
   marker_type = enif_open_resource_type_x(env, "extorch_marker", &init, ERL_NIF_RT_CREATE, NULL);
   mark_type = enif_open_resource_type_x(env, "extorch_mark", &none, ERL_NIF_RT_CREATE, NULL);
   return marker_type && mark_type;

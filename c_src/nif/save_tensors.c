@@ -70,7 +70,7 @@ static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *hand
 }
 
 static xt_status call(const char *name, xt_tensor *tensor, xt_value *out, xt_error *error) {
-  xt_arena arena = {0};
+  xt_arena arena = {NULL};
   xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
   xt_op_call op = {.name = name, .args = &arg, .arg_count = 1};
   size_t count = 0;
