@@ -7,7 +7,12 @@
 
 #include "core/base/cursor.h"
 #include "core/formats/detect.h"
-#include "core/formats/format.h"
+#include "core/formats/legacy.h"
+#include "core/formats/plain_pickle.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tar.h"
+#include "core/formats/torch_stream.h"
+#include "core/formats/zip.h"
 #include "core/memory/memory.h"
 #include "core/memory/prefault.h"
 
@@ -131,14 +136,6 @@ static xt_status unsupported(const char *format, xt_error *error) {
                       format);
 }
 
-/* Spools a plain pickle up to its end. */
-static xt_status plain_pickle(xt_push *p, xt_error *error) {
-  xt_status status;
-  size_t size;
-  p->spooling = true;
-  return xt_push_scan_pickle(p, &size, &status, error) ? xt_push_open_spool(p, size, error) : status;
-}
-
 /* The first pickle tells the streaming format, the legacy format and plain pickles apart. */
 static xt_status first_pickle(xt_push *p, xt_error *error) {
   xt_status status;
@@ -149,7 +146,7 @@ static xt_status first_pickle(xt_push *p, xt_error *error) {
   if (status != XT_STATUS_ok) return status;
   if (format == &xt_legacy_format) p->step = xt_legacy_push;
   else if (format == &xt_torch_stream_format) p->step = xt_torch_stream_push;
-  else p->step = plain_pickle;
+  else p->step = xt_plain_pickle_push;
   return p->step(p, error);
 }
 

@@ -89,11 +89,6 @@ void xt_push_free(xt_push *p);
 
 /* ---- For the formats ---- */
 
-xt_status xt_zip_push(xt_push *p, xt_error *error);
-xt_status xt_torch_stream_push(xt_push *p, xt_error *error);
-xt_status xt_legacy_push(xt_push *p, xt_error *error);
-xt_status xt_safetensors_push(xt_push *p, xt_error *error);
-
 /* The buffered bytes that a step may look at. */
 static inline const uint8_t *xt_push_data(const xt_push *p) { return p->buffer.data + p->spooled; }
 static inline size_t xt_push_available(const xt_push *p) { return p->buffer.size - p->spooled; }

@@ -49,11 +49,6 @@ typedef struct {
   void (*end)(xt_saver *s);
 } xt_format_writer;
 
-/* Returns the name of a dtype in safetensors files ("F32"), or NULL if it has none. */
-const char *xt_safetensors_dtype(xt_dtype dtype);
-
-extern const xt_format_writer xt_zip_write, xt_legacy_write, xt_torch_stream_write, xt_safetensors_write;
-
 struct xt_saver {
   /* set by the caller */
   const xt_format_writer *format;

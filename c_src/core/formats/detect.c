@@ -3,7 +3,13 @@
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/formats/format.h"
+#include "core/formats/gzip.h"
+#include "core/formats/legacy.h"
+#include "core/formats/plain_pickle.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tar.h"
+#include "core/formats/torch_stream.h"
+#include "core/formats/zip.h"
 
 static bool starts_with(const uint8_t *head, size_t size, const void *prefix, size_t length) {
   return size >= length && !memcmp(head, prefix, length);
@@ -19,10 +25,9 @@ static bool is_html(const uint8_t *head, size_t size) {
 
 /* A legacy file starts with a pickle of the magic number. From protocol 4 on the pickle has a FRAME opcode. */
 static bool is_legacy(const uint8_t *head, size_t size) {
-  static const uint8_t magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
   if (size < 2 || head[0] != 0x80) return false;
   size_t skip = size > 11 && head[2] == 0x95 ? 11 : 2;
-  return starts_with(head + skip, size - skip, magic, sizeof magic);
+  return starts_with(head + skip, size - skip, XT_LEGACY_MAGIC, sizeof XT_LEGACY_MAGIC - 1);
 }
 
 /* The first class named by the pickle is torch.distributed._serialization._Entry. */

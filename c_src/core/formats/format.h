@@ -1,4 +1,5 @@
-/* The interface of a format, and the helpers that the formats share while a checkpoint is opened. */
+/* The interface of a format, and the helpers that the formats share while a checkpoint is opened. Each format has its
+ * own header, which begins with the layout of the file. */
 #ifndef XT_FORMATS_FORMAT_H
 #define XT_FORMATS_FORMAT_H
 
@@ -11,9 +12,6 @@ struct xt_format {
   /* Called again after each need is filled. The first call has c->state 0 and the first bytes in c->head. */
   xt_status (*step)(xt_checkpoint *c, xt_need *need, xt_error *error);
 };
-
-extern const xt_format xt_zip_format, xt_legacy_format, xt_tar_format, xt_torch_stream_format, xt_safetensors_format,
-    xt_plain_pickle_format, xt_gzip_format;
 
 xt_status xt_open_no_memory(xt_error *error);
 
@@ -57,44 +55,5 @@ xt_status xt_open_first_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint
  * records are not named after the keys of the storages fill c->records before. `more` is a second tree to index, or
  * NULL. */
 xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error);
-
-/* Named records: the layout that the zip and the streaming format share. */
-xt_status xt_named_records_begin(xt_checkpoint *c, xt_need *need, xt_error *error);
-xt_status xt_named_records_step(xt_checkpoint *c, xt_need *need, xt_error *error);
-
-/* First value of c->state that belongs to xt_named_records_step. Smaller values belong to the format itself, which
- * calls xt_named_records_step for all others. */
-enum { XT_NAMED_RECORDS_STATES = 100 };
-
-/* Small text records such as "version". find_text returns a number that identifies the record by its name below the
- * root folder, or 0 if it is not one of them. read_text stores the content in the checkpoint. */
-enum { XT_NAMED_RECORDS_MAX_TEXT = 4096 }; /* size limit of such a record */
-int xt_named_records_find_text(const char *name, size_t size);
-xt_status xt_named_records_read_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,
-                                     xt_error *error);
-
-/* Reads the list of records of the streaming format into c->directory. The list ends at offset `at`, where the first
- * record begins. `data` must stay allocated as long as the checkpoint. */
-xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
-
-/* The pickles of a legacy file. The data of the object and of the keys must stay allocated as long as the checkpoint.
- */
-enum { XT_LEGACY_HEADER_PICKLES = 3, XT_LEGACY_PREFIX = 8 };
-xt_status xt_legacy_read_header(xt_checkpoint *c, int which, const uint8_t *data, size_t size, uint64_t at,
-                                xt_error *error);
-xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
-xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
-                              xt_error *error);
-
-/* Adds the record of the storage with this key. `bytes` are those at offset `at`: the storage's number of elements,
- * after up to `slack` stray bytes. Sets *storage, and *data_offset to the offset of the first element. */
-xt_status xt_legacy_locate_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
-                                   uint64_t at, uint32_t *storage, uint64_t *data_offset, xt_error *error);
-
-/* Reads the size of a safetensors header from the first 8 bytes, and the header. The header must stay allocated as
- * long as the checkpoint. */
-enum { XT_SAFETENSORS_PREFIX = 8 };
-xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error);
-xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error);
 
 #endif

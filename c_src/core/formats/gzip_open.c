@@ -1,10 +1,11 @@
 /* Opens a gzip file: decompresses it into memory and opens the result, which may have any other format. */
+#include "core/formats/gzip.h"
+
 #include <libdeflate.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
 #include "core/checkpoint/record_reader.h"
-#include "core/formats/format.h"
 #include "core/memory/memory.h"
 
 enum { START, WHOLE };

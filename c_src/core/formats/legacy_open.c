@@ -1,12 +1,13 @@
 /* Opens a legacy checkpoint. */
+#include "core/formats/legacy.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "core/base/cursor.h"
-#include "core/formats/format.h"
 
 enum { START, HEADER, OBJECT = HEADER + XT_LEGACY_HEADER_PICKLES, KEYS, STORAGES };
-enum { PROTOCOL = 1001, AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
+enum { AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
 
 typedef struct {
   xt_window header, object, keys; /* one per pickle: the tree points into their bytes */
@@ -32,9 +33,9 @@ xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data
   xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)at, &value, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
-  if (index == 1 && (value->kind != XT_NODE_INT || value->integer != PROTOCOL))
+  if (index == 1 && (value->kind != XT_NODE_INT || value->integer != XT_LEGACY_PROTOCOL))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)at,
-                       "unsupported protocol of a legacy checkpoint; expected %d", PROTOCOL);
+                       "unsupported protocol of a legacy checkpoint; expected %d", XT_LEGACY_PROTOCOL);
   if (index == 2 && value->kind != XT_NODE_DICT) return corrupt(at, error, "expected a dict as the third pickle");
   return status;
 }

@@ -1,6 +1,5 @@
 /* Push parser of legacy checkpoints. */
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include "core/formats/legacy.h"
 
 enum { OBJECT = XT_LEGACY_HEADER_PICKLES, KEYS, COUNT, STORAGE };
 

@@ -1,8 +1,7 @@
 /* Writes a legacy checkpoint. The payloads are in the order of their keys. */
-#include "core/checkpoint/saver.h"
-#include "core/pickle/pickler.h"
+#include "core/formats/legacy.h"
 
-static const uint8_t magic[] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
+#include "core/pickle/pickler.h"
 
 static void put_pickle(xt_saver *s, xt_pickler *p) {
   xt_pickler_stop(p);
@@ -29,17 +28,15 @@ static void put_sizes(xt_pickler *p) {
 
 static void begin(xt_saver *s) {
   xt_pickler p;
-  xt_buffer_put(&s->out, "\x80\2\x8a\n", 4);
-  xt_buffer_put(&s->out, magic, sizeof magic);
-  xt_buffer_byte(&s->out, '.');
+  xt_buffer_put(&s->out, "\x80\2" XT_LEGACY_MAGIC, 2 + sizeof XT_LEGACY_MAGIC - 1);
   xt_pickler_begin(&p);
-  xt_pickler_put_int(&p, 1001);
+  xt_pickler_put_int(&p, XT_LEGACY_PROTOCOL);
   put_pickle(s, &p);
   xt_pickler_begin(&p);
   xt_pickler_put_dict(&p);
   xt_pickler_put_mark(&p);
   xt_pickler_put_text(&p, "protocol_version", 16);
-  xt_pickler_put_int(&p, 1001);
+  xt_pickler_put_int(&p, XT_LEGACY_PROTOCOL);
   xt_pickler_put_text(&p, "little_endian", 13);
   xt_pickler_put_bool(&p, true);
   put_sizes(&p);

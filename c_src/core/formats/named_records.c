@@ -1,20 +1,10 @@
-/* Opens checkpoints that consist of named records, after the format has filled c->directory:
- *
- *   data.pkl        the pickled object
- *   data/<key>      the data of a storage
- *   constants.pkl   only in TorchScript files: a pickled tuple of constants; their storages are constants/<key>
- *   byteorder       "little" or "big"
- *   version         the version of the file format, in newer files .data/version
- *   .format_version, .storage_alignment   since torch 2.7
- *
- * All names are below the root folder, if there is one. */
+#include "core/formats/named_records.h"
+
 #include <inttypes.h>
 #include <libdeflate.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/formats/format.h"
 
 enum { LOCAL_HEADER = XT_NAMED_RECORDS_STATES, DATA };
 

@@ -1,8 +1,9 @@
 /* Opens a plain pickle. The whole file is read into memory. */
+#include "core/formats/plain_pickle.h"
+
 #include <inttypes.h>
 
 #include "core/checkpoint/record_reader.h"
-#include "core/formats/format.h"
 #include "core/memory/memory.h"
 #include "core/pickle/scan.h"
 

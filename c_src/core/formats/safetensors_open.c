@@ -1,11 +1,12 @@
 /* Opens a safetensors file. */
+#include "core/formats/safetensors.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
 #include "core/base/json.h"
-#include "core/formats/format.h"
 
 enum { START, HEADER };
 enum { USUAL_SIZE = 72 }; /* typical length of a tensor's description: the first guess of the number of tensors */

@@ -1,8 +1,7 @@
 /* Push parser of safetensors files. */
-#include <stdlib.h>
+#include "core/formats/safetensors.h"
 
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include <stdlib.h>
 
 enum { START, HEADER, TENSORS };
 

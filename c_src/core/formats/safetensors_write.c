@@ -1,8 +1,8 @@
 /* Writes a safetensors file. */
+#include "core/formats/safetensors.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "core/checkpoint/saver.h"
 
 static void put_string(xt_buffer *out, const char *text, size_t size) {
   char escape[8];

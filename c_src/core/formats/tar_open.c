@@ -1,11 +1,12 @@
 /* Opens a tar checkpoint. */
+#include "core/formats/tar.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/formats/format.h"
 
 enum { START, MEMBERS, COUNT, STORAGE, VIEWS, TENSORS, OBJECT };
 enum { MAX_TABLE = 64 << 20 };

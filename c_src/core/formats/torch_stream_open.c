@@ -1,7 +1,9 @@
 /* Opens a checkpoint in the streaming format of torch.distributed. */
+#include "core/formats/torch_stream.h"
+
 #include <inttypes.h>
 
-#include "core/formats/format.h"
+#include "core/formats/named_records.h"
 
 enum { START, LIST };
 

@@ -1,9 +1,10 @@
 /* Push parser of the streaming format. */
+#include "core/formats/torch_stream.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include "core/formats/named_records.h"
 
 enum { LIST, RECORD, BODY, STORAGE, SPOOL };
 

@@ -1,7 +1,8 @@
 /* Writes the streaming format. */
+#include "core/formats/torch_stream.h"
+
 #include <string.h>
 
-#include "core/checkpoint/saver.h"
 #include "core/pickle/pickler.h"
 
 static const struct {

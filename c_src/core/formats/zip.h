@@ -17,7 +17,7 @@
  *      b. "PK\6\7" · disk u32 · offset of the zip64 end record u64 · number of disks u32
  *   4. End record: "PK\5\6" · disks 2 × u16 · entries on this disk u16 · entries u16 · directory size u32 ·
  *      directory offset u32 · comment size u16 · comment
- *   5. Bytes that were appended to the file, which are ignored.
+ *   5. Bytes that were appended to the file, at most about 64 KiB, which are ignored
  *
  * A field whose value does not fit is saturated (0xFFFF or 0xFFFFFFFF). Its value is then in the zip64 end record or in
  * the entry's zip64 extra field: id 1 u16 · length u16 · those of size, compressed size and offset that are saturated.
@@ -33,8 +33,15 @@
 #ifndef XT_FORMATS_ZIP_H
 #define XT_FORMATS_ZIP_H
 
-#include "core/base/error.h"
-#include "core/checkpoint/record.h"
+#include "core/checkpoint/push.h"
+#include "core/checkpoint/saver.h"
+#include "core/formats/format.h"
+
+extern const xt_format xt_zip_format;
+xt_status xt_zip_push(xt_push *p, xt_error *error);
+extern const xt_format_writer xt_zip_write;
+
+/* ---- The central directory ---- */
 
 enum {
   XT_ZIP_TAIL = 66 * 1024,      /* the end record is within this many bytes of the end, even with the longest comment */

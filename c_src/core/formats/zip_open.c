@@ -1,6 +1,7 @@
 /* Opens a zip checkpoint. */
-#include "core/formats/format.h"
 #include "core/formats/zip.h"
+
+#include "core/formats/named_records.h"
 
 enum { START, TAIL, DIRECTORY };
 

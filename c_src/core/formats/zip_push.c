@@ -17,8 +17,7 @@
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include "core/formats/named_records.h"
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
 enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10, SEEN_BASE = 64 << 20 };

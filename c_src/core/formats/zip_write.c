@@ -1,13 +1,13 @@
 /* Writes a zip checkpoint in the same layout as torch 2.7 and later: uncompressed, aligned records, each followed by a
  * descriptor with its checksum. */
+#include "core/formats/zip.h"
+
 #include <inttypes.h>
 #include <libdeflate.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/checkpoint/saver.h"
-
-enum { ALIGNMENT = 64, LOCAL = 30, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, ZIP64_LIMIT = 0xFFFFFFFF };
+enum { ALIGNMENT = 64, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, ZIP64_LIMIT = 0xFFFFFFFF };
 
 static uint32_t saturate(uint64_t value) { return value >= ZIP64_LIMIT ? ZIP64_LIMIT : (uint32_t)value; }
 
@@ -24,7 +24,7 @@ static void put_header(xt_saver *s, const char *name, uint64_t size) {
   uint64_t at = xt_saver_at(s);
   size_t zip64_size = (size >= ZIP64_LIMIT ? 16 : 0) + (at >= ZIP64_LIMIT ? 8 : 0);
   if (zip64_size) zip64_size += 4;
-  uint64_t start = at + LOCAL + name_size(s, name) + zip64_size + 4;
+  uint64_t start = at + XT_ZIP_LOCAL_SIZE + name_size(s, name) + zip64_size + 4;
   size_t padding = (size_t)((ALIGNMENT - start % ALIGNMENT) % ALIGNMENT);
   xt_buffer *out = &s->out;
   xt_buffer_put(out, "PK\3\4\0\0", 6);
