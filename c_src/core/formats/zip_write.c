@@ -22,7 +22,7 @@ static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->
 /* As in files of torch, the 32-bit sizes are 0 even if a zip64 extra field contains the values. */
 static void put_header(xt_saver *s, const char *name, uint64_t size) {
   uint64_t at = xt_saver_at(s);
-  size_t zip64_size = (size >= ZIP64_LIMIT ? 16 : 0) + (at >= ZIP64_LIMIT ? 8 : 0);
+  size_t zip64_size = (size >= ZIP64_LIMIT ? 16u : 0u) + (at >= ZIP64_LIMIT ? 8u : 0u);
   if (zip64_size) zip64_size += 4;
   uint64_t start = at + XT_ZIP_LOCAL_SIZE + name_size(s, name) + zip64_size + 4;
   size_t padding = (size_t)((ALIGNMENT - start % ALIGNMENT) % ALIGNMENT);
@@ -46,7 +46,7 @@ static void put_header(xt_saver *s, const char *name, uint64_t size) {
 
 static void put_central(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   xt_buffer *out = &s->central;
-  size_t zip64_size = (size >= ZIP64_LIMIT ? 16 : 0) + (at >= ZIP64_LIMIT ? 8 : 0);
+  size_t zip64_size = (size >= ZIP64_LIMIT ? 16u : 0u) + (at >= ZIP64_LIMIT ? 8u : 0u);
   xt_buffer_put(out, "PK\1\2\0\0\0\0", 8);
   xt_buffer_le(out, size ? FLAGS : FLAGS_EMPTY, 2);
   xt_buffer_fill(out, 0, 6);
@@ -69,11 +69,11 @@ static void put_central(xt_saver *s, const char *name, uint64_t size, uint32_t c
 /* Writes the descriptor, adds the entry of the central directory and updates the hashes of the serialization id. */
 static void finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   if (size) {
-    int width = size >= ZIP64_LIMIT || at >= ZIP64_LIMIT ? 8 : 4;
+    size_t width = size >= ZIP64_LIMIT || at >= ZIP64_LIMIT ? 8 : 4;
     xt_buffer_put(&s->out, "PK\7\10", 4);
     xt_buffer_le(&s->out, crc, 4);
-    xt_buffer_le(&s->out, size, (size_t)width);
-    xt_buffer_le(&s->out, size, (size_t)width);
+    xt_buffer_le(&s->out, size, width);
+    xt_buffer_le(&s->out, size, width);
   }
   put_central(s, name, size, crc, at);
   s->records++;
