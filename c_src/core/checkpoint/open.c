@@ -168,7 +168,7 @@ static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
   memcpy(name + prefix, storage->key, storage->key_size);
   name[prefix + storage->key_size] = 0;
   xt_record *record = xt_records_find(&c->directory, name, prefix + storage->key_size);
-  if (!record) return xt_error_set(error, XT_STATUS_corrupt, "the record %s is missing", name);
+  if (!record) return xt_error_set(error, XT_STATUS_corrupt, "the record %s is missing but a tensor needs it", name);
   uint64_t item = xt_dtype_get(storage->dtype)->size;
   /* the record may have fewer than an element's bytes more: torch writes them if a byte storage is viewed as a wider
    * dtype and its size is not a multiple of the element size */

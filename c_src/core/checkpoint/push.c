@@ -136,7 +136,7 @@ static xt_status unsupported(const char *format, xt_error *error) {
                       format);
 }
 
-/* The first pickle tells the streaming format, the legacy format and plain pickles apart. */
+/* The first pickle distinguishes the streaming format, the legacy format and plain pickles. */
 static xt_status first_pickle(xt_push *p, xt_error *error) {
   xt_status status;
   const xt_format *format;
@@ -302,7 +302,7 @@ static xt_status complete_inline(xt_push *p, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-/* Removes the bytes that a step has consumed from the buffer. Returns the number of bytes behind them that came from
+/* Removes the bytes that a step has consumed from the buffer. Returns the number of bytes after them that came from
  * the current chunk, and removes these as well: they are read from the chunk again, so that the data of storages is
  * copied only once. */
 static size_t drop_consumed(xt_push *p, size_t added) {

@@ -8,7 +8,7 @@
 
 struct xt_format {
   const char *name;
-  bool at_any_offset; /* the save may start at any offset of the file, for example behind another save */
+  bool at_any_offset; /* the save may start at any offset of the file, for example after another save */
   /* Called again after each need is filled. The first call has c->state 0 and the first bytes in c->head. */
   xt_status (*step)(xt_checkpoint *c, xt_need *need, xt_error *error);
 };

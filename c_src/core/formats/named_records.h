@@ -12,7 +12,7 @@
  *                          constants/<key>
  *   8. Other records, for example .data/serialization_id and code/…, are not used.
  *
- * torch.save writes data.pkl before the storages, TorchScript and C++ archives write it behind them. The data of a
+ * torch.save writes data.pkl before the storages, TorchScript and C++ archives write it after them. The data of a
  * storage may be followed by stray bytes, fewer than one element: torch writes them if a byte storage is viewed as a
  * wider dtype and its size is not a multiple of the element size.
  */

@@ -17,7 +17,7 @@ typedef struct {
   uint64_t header_size;
 } work;
 
-/* The part of the file behind the header. */
+/* The part of the file after the header. */
 typedef struct {
   uint64_t at, size;
 } data_range;
@@ -254,7 +254,7 @@ static int compare_records(const void *a, const void *b) {
   return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Checks that the tensors cover the file behind the header without gaps or overlaps. */
+/* Checks that the tensors cover the file after the header without gaps or overlaps. */
 static xt_status check_layout(xt_checkpoint *c, uint64_t at, xt_error *error) {
   xt_record **sorted = malloc((c->directory.count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;

@@ -46,7 +46,7 @@ extern const xt_format_writer xt_zip_write;
 enum {
   XT_ZIP_TAIL = 66 * 1024,      /* the end record is within this many bytes of the end, even with the longest comment */
   XT_ZIP_LOCAL_SIZE = 30,       /* size of a local header without name and extra */
-  XT_ZIP_DESCRIPTOR_WINDOW = 28 /* size of the longest descriptor and the signature behind it */
+  XT_ZIP_DESCRIPTOR_WINDOW = 28 /* size of the longest descriptor and the signature after it */
 };
 
 typedef struct {
@@ -71,7 +71,7 @@ xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint6
 
 /* Reads a local header of which `size` bytes are available, at least XT_ZIP_LOCAL_SIZE. Sets *needed to its full size;
  * *record and *has_sizes are valid only if that is not more than `size`. Without *has_sizes, the sizes are in the
- * descriptor behind the data. */
+ * descriptor after the data. */
 xt_status xt_zip_read_local(const uint8_t *local, size_t size, uint64_t at, xt_record *record, bool *has_sizes,
                             size_t *needed, xt_error *error);
 
@@ -79,7 +79,7 @@ xt_status xt_zip_read_local(const uint8_t *local, size_t size, uint64_t at, xt_r
  * its size, or 0 if the bytes are not a descriptor of that record followed by a header. */
 size_t xt_zip_read_descriptor(const uint8_t *bytes, uint64_t packed, xt_record *record);
 
-/* Returns the size of the directory entry or end record that begins here. Returns 0 if more bytes are needed to tell,
+/* Returns the size of the directory entry or end record that begins here. Returns 0 if more bytes are needed,
  * *needed in total, or, with *needed 0, if it is neither. */
 size_t xt_zip_directory_part(const uint8_t *bytes, size_t size, size_t *needed, bool *is_entry, bool *is_last);
 

@@ -1,7 +1,7 @@
 /* Push parser of zip checkpoints. It reads the records one after the other and compares them with the central directory
  * at the end.
  *
- * torch.save writes the size of a record only into the descriptor behind it. The end of data.pkl is found by searching
+ * torch.save writes the size of a record only into the descriptor after it. The end of data.pkl is found by searching
  * for its descriptor. After that the sizes of the storages are known, and each is received directly into its own
  * memory. A file that has other records than small texts before data.pkl is spooled and opened when it is complete.
  *
@@ -228,7 +228,7 @@ static xt_status too_large(const work *w, xt_error *error) {
                                                      : "the limit spool_bytes can be raised with the option :limits");
 }
 
-/* Searches for the end of the record: a descriptor with the size of the data before it and a header behind it. */
+/* Searches for the end of the record: a descriptor with the size of the data before it and a header after it. */
 static bool find_descriptor(xt_push *p, work *w, size_t *descriptor) {
   const uint8_t *data = xt_push_data(p);
   size_t available = xt_push_available(p);
@@ -357,7 +357,7 @@ static xt_status finish(xt_push *p, work *w, xt_error *error) {
   if (!w->object_read) return corrupt(p, error, "it has no record data.pkl, so it was not written by torch.save");
   for (size_t i = 0; i < p->storages; i++)
     if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
-      return xt_error_set(error, XT_STATUS_corrupt, "the record data/%.*s is missing",
+      return xt_error_set(error, XT_STATUS_corrupt, "the record data/%.*s is missing but a tensor needs it",
                           (int)(c->rebuild.storages[i].key_size < 100 ? c->rebuild.storages[i].key_size : 100),
                           c->rebuild.storages[i].key);
   xt_push_consume(p, size, 0);
