@@ -92,7 +92,7 @@ static xt_status finish(xt_checkpoint *c, const work *w, xt_error *error) {
   c->is_torchscript = w->pickles[CONSTANTS] != NULL;
   xt_status status = parse(c, w, PICKLE, &c->root, error);
   if (status == XT_STATUS_ok && c->is_torchscript) {
-    c->rebuild.folder = "constants/";
+    c->rebuild.key_prefix = "constants/";
     status = parse(c, w, CONSTANTS, &constants, error);
     if (status == XT_STATUS_ok) status = name_constants(c, constants, &named, error);
   }

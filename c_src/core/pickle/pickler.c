@@ -41,7 +41,7 @@ void xt_pickler_put_int(xt_pickler *p, int64_t value) {
   }
 }
 
-/* Two's complement, with a byte more where the sign would not fit. */
+/* Writes two's complement with one byte more than the magnitude, so that the sign always fits. */
 void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
   size_t length = size + 1;
   if (length <= MAX_BYTE) {
@@ -51,14 +51,14 @@ void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bo
     op(p, 0x8b);
     xt_buffer_le(&p->out, length, 4);
   }
-  uint8_t *to = xt_buffer_room(&p->out, length);
+  uint8_t *to = xt_buffer_reserve(&p->out, length);
   if (!to) return;
   unsigned carry = 1;
   for (size_t i = 0; i < length; i++) {
     uint8_t byte = i < size ? magnitude[i] : 0;
-    unsigned turned = negative ? (uint8_t)~byte + carry : byte;
-    carry = turned >> 8;
-    to[i] = (uint8_t)turned;
+    unsigned value = negative ? (uint8_t)~byte + carry : byte;
+    carry = value >> 8;
+    to[i] = (uint8_t)value;
   }
   p->out.size += length;
 }
@@ -76,14 +76,14 @@ void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size) {
   xt_buffer_put(&p->out, text, size);
 }
 
-/* _codecs.encode('…', 'latin1'), as protocol 2 does. */
+/* Protocol 2 has no opcode for bytes; Python writes _codecs.encode('…', 'latin1'). */
 void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
   size_t length = size;
   for (size_t i = 0; i < size; i++) length += data[i] >= 0x80;
   xt_pickler_put_global(p, "_codecs\nencode\n");
   op(p, 'X');
   xt_buffer_le(&p->out, length, 4);
-  uint8_t *to = xt_buffer_room(&p->out, length);
+  uint8_t *to = xt_buffer_reserve(&p->out, length);
   if (!to) return;
   for (size_t i = 0; i < size; i++) {
     if (data[i] >= 0x80) *to++ = (uint8_t)(0xC0 | data[i] >> 6), *to++ = (uint8_t)(0x80 | (data[i] & 0x3F));
@@ -97,7 +97,8 @@ void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
 
 /* ---- Names ---- */
 
-static bool recall(xt_pickler *p, size_t number) {
+/* Reads a memo entry; `number` is 1 + its index, or 0 if there is none yet. */
+static bool memo_get(xt_pickler *p, size_t number) {
   if (!number) return false;
   if (number - 1 <= MAX_BYTE) {
     op(p, 'h');
@@ -109,7 +110,7 @@ static bool recall(xt_pickler *p, size_t number) {
   return true;
 }
 
-static void remember(xt_pickler *p) {
+static void memo_put(xt_pickler *p) {
   if (p->memo <= MAX_BYTE) {
     op(p, 'q');
     op(p, (uint8_t)p->memo);
@@ -127,11 +128,11 @@ void xt_pickler_put_global(xt_pickler *p, const char *text) {
     p->out.failed = true;
     return;
   }
-  if (recall(p, *number)) return;
+  if (memo_get(p, *number)) return;
   op(p, 'c');
   xt_buffer_text(&p->out, text);
   *number = p->memo + 1;
-  remember(p);
+  memo_put(p);
 }
 
 void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {

@@ -4,10 +4,12 @@
 
 #include "core/base/cursor.h"
 
-/* What follows an instruction: so many bytes; a count of so many bytes and that much data; or lines of text. */
+/* The argument of an opcode. */
 typedef struct {
   char opcode;
-  uint8_t bytes, counted, lines;
+  uint8_t bytes;   /* fixed size */
+  uint8_t counted; /* size of a byte count, which is followed by the counted bytes */
+  uint8_t lines;   /* number of text lines */
 } shape;
 
 static const shape shapes[] = {
@@ -18,19 +20,19 @@ static const shape shapes[] = {
     {'q', 1, 0, 0},    {'r', 4, 0, 0},    {'h', 1, 0, 0},    {'j', 4, 0, 0},    {'p', 0, 0, 1},    {'g', 0, 0, 1},
     {'P', 0, 0, 1},    {'\x82', 1, 0, 0}, {'\x83', 2, 0, 0}, {'\x84', 4, 0, 0}};
 
-static const char alone[] = "(012N\x88\x89]}\x8f)ldt\x91\x85\x86\x87"
-                            "aesu\x90\x93R\x81\x92obQ\x94\x97\x98";
+static const char without_argument[] = "(012N\x88\x89]}\x8f)ldt\x91\x85\x86\x87"
+                                       "aesu\x90\x93R\x81\x92obQ\x94\x97\x98";
 
-/* Looked up once for each instruction that occurs. */
+/* Called once for each opcode that occurs. */
 static const shape *shape_of(uint8_t opcode) {
-  static const shape nothing = {0, 0, 0, 0};
+  static const shape none = {0, 0, 0, 0};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
     if ((uint8_t)shapes[i].opcode == opcode) return &shapes[i];
-  return opcode && strchr(alone, (char)opcode) ? &nothing : NULL;
+  return opcode && strchr(without_argument, (char)opcode) ? &none : NULL;
 }
 
-/* One instruction: SHORT also when it is whole and not the last. */
-static xt_pickle_scan_result one(const uint8_t *data, size_t size, xt_pickle_scan_state *s, const shape *shape) {
+/* Scans one opcode. Also returns XT_SCAN_SHORT if it is complete and not STOP; `at` is then the next opcode. */
+static xt_pickle_scan_result scan_one(const uint8_t *data, size_t size, xt_pickle_scan_state *s, const shape *shape) {
   s->wanted = 1;
   if (s->at == size) return XT_SCAN_SHORT;
   if (data[s->at] == '.') return s->at++, XT_SCAN_END;
@@ -64,7 +66,7 @@ xt_pickle_scan_result xt_pickle_scan(const uint8_t *data, size_t size, xt_pickle
     size_t before = s->at;
     uint8_t opcode = before < size ? data[before] : 0;
     if (before < size && !known[opcode]) known[opcode] = shape_of(opcode);
-    xt_pickle_scan_result result = one(data, size, s, known[opcode]);
+    xt_pickle_scan_result result = scan_one(data, size, s, known[opcode]);
     if (result != XT_SCAN_SHORT || s->at == before) return result;
     if (s->at - before >= XT_SCAN_PAYLOAD) s->payload += s->at - before;
   }

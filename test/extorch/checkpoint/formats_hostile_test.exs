@@ -330,7 +330,7 @@ defmodule ExTorch.FormatsBadTest do
     assert message =~ "past the end"
     assert {:corrupt, _} = load(tar(size: -1))
     assert {:corrupt, message} = load(tar(pickle: Pickle.make([text("9"), "Q"])))
-    assert message =~ "no key"
+    assert message =~ "not the key"
     assert {:corrupt, _} = load(tar(views: list([tuple([int(3), int(1), int(1), int(2)])])))
     assert {:corrupt, _} = load(tar(views: list([tuple([int(3), int(7), int(0), int(1)])])))
     assert {:ok, _} = load(tar(views: list([tuple([int(3), int(1), int(1), int(1)])])))
