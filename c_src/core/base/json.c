@@ -3,12 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/table.h"
 #include "core/base/utf8.h"
 
 bool xt_json_fail(xt_json *j, const char *why) {
   if (!j->wrong) j->wrong = why;
   return false;
+}
+
+bool xt_json_no_memory(xt_json *j) {
+  j->no_memory = true;
+  return xt_json_fail(j, "not enough memory");
 }
 
 void xt_json_begin(xt_json *j, const uint8_t *data, size_t size, xt_arena *arena) {
@@ -105,7 +109,7 @@ static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_strin
   static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
   char *to = xt_arena_alloc(j->arena, size + 1, 1);
   size_t length = 0;
-  if (!to) return j->no_memory = true, xt_json_fail(j, "not enough memory");
+  if (!to) return xt_json_no_memory(j);
   for (size_t i = 0; i < size; i++) {
     if (from[i] != '\\') {
       to[length++] = (char)from[i];
@@ -172,6 +176,7 @@ bool xt_json_integer(xt_json *j, int64_t *value) {
   bool negative = take(j, '-');
   size_t start = j->at;
   *value = 0;
+  if (j->wrong) return false;
   for (; is_digit(j); j->at++) {
     int digit = j->data[j->at] - '0';
     if (j->at - start < SAFE_DIGITS) {
@@ -188,11 +193,13 @@ bool xt_json_integer(xt_json *j, int64_t *value) {
   return true;
 }
 
-/* Reads a number that has a fraction or an exponent: -?int frac? exp? */
-static bool read_double(xt_json *j, double *value) {
+/* -?int frac? exp? */
+bool xt_json_double(xt_json *j, double *value) {
   char copy[64];
+  char next = xt_json_peek(j);
   size_t start = j->at, digits;
-  if (j->data[j->at] == '-') j->at++;
+  if (j->wrong) return false;
+  if (next == '-') j->at++;
   for (digits = j->at; is_digit(j);) j->at++;
   if (digits == j->at || (j->data[digits] == '0' && j->at - digits > 1)) return xt_json_fail(j, "invalid number");
   if (j->at < j->size && j->data[j->at] == '.') {
@@ -212,99 +219,20 @@ static bool read_double(xt_json *j, double *value) {
   return true;
 }
 
+bool xt_json_word(xt_json *j, const char *word) {
+  size_t size = strlen(word);
+  xt_json_peek(j);
+  if (j->wrong) return false;
+  if (j->size - j->at < size || memcmp(j->data + j->at, word, size)) return xt_json_fail(j, "expected a value");
+  j->at += size;
+  return true;
+}
+
+/* ---- The end ---- */
+
 xt_status xt_json_end(xt_json *j, xt_error *error) {
   if (!j->wrong && xt_json_peek(j)) j->wrong = "more text follows the value";
   if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "not enough memory for the JSON text");
   if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
   return XT_STATUS_ok;
-}
-
-/* ---- Trees ---- */
-
-static bool read_word(xt_json *j, const char *text) {
-  size_t size = strlen(text);
-  if (j->size - j->at < size || memcmp(j->data + j->at, text, size)) return xt_json_fail(j, "expected a value");
-  j->at += size;
-  return true;
-}
-
-static xt_node *read_scalar(xt_json *j) {
-  char kind = xt_json_peek(j);
-  xt_node *node = xt_node_new(j->arena, XT_NODE_NONE);
-  xt_json_string text;
-  if (!node) {
-    j->no_memory = true;
-    xt_json_fail(j, "not enough memory");
-  } else if (kind == '"') {
-    node->kind = XT_NODE_TEXT;
-    if (xt_json_text(j, &text)) node->text.data = text.data, node->text.size = text.size;
-  } else if (kind == 't' || kind == 'f') {
-    node->kind = XT_NODE_BOOL;
-    node->boolean = kind == 't';
-    read_word(j, kind == 't' ? "true" : "false");
-  } else if (kind == 'n') {
-    read_word(j, "null");
-  } else if (kind == '-' || (kind >= '0' && kind <= '9')) {
-    size_t end = j->at + 1;
-    while (end < j->size && j->data[end] >= '0' && j->data[end] <= '9') end++;
-    bool fraction = end < j->size && (j->data[end] == '.' || j->data[end] == 'e' || j->data[end] == 'E');
-    node->kind = fraction ? XT_NODE_FLOAT : XT_NODE_INT;
-    if (fraction) read_double(j, &node->number);
-    else xt_json_integer(j, &node->integer);
-  } else {
-    xt_json_fail(j, "expected a value");
-  }
-  return j->wrong ? NULL : node;
-}
-
-typedef struct {
-  xt_node *node;
-  xt_table keys;
-} level;
-
-static bool append(xt_json *j, xt_node *list, xt_node *item) {
-  if (xt_node_append(j->arena, list, item)) return true;
-  j->no_memory = true;
-  return xt_json_fail(j, "not enough memory");
-}
-
-static bool append_key(xt_json *j, level *in) {
-  xt_json_string text;
-  bool is_new = true;
-  if (!xt_json_key(j, &text)) return false;
-  xt_node *key = xt_node_new(j->arena, XT_NODE_TEXT);
-  if (!key || !xt_table_put(&in->keys, text.data, text.size, &is_new)) {
-    j->no_memory = true;
-    return xt_json_fail(j, "not enough memory");
-  }
-  if (!is_new) return xt_json_fail(j, "object has the same key twice");
-  key->text.data = text.data, key->text.size = text.size;
-  return append(j, in->node, key);
-}
-
-/* Reads a scalar or enters an object or array, and appends it to the container it is in. */
-static xt_node *read_value(xt_json *j, level *levels, int *depth) {
-  char kind = xt_json_peek(j);
-  bool container = kind == '{' || kind == '[';
-  if (container && !(kind == '{' ? xt_json_object(j) : xt_json_array(j))) return NULL;
-  xt_node *node = container ? xt_node_new(j->arena, kind == '{' ? XT_NODE_DICT : XT_NODE_LIST) : read_scalar(j);
-  if (container && !node) j->no_memory = true, xt_json_fail(j, "not enough memory");
-  if (!node || (*depth && !append(j, levels[*depth].node, node))) return NULL;
-  if (container) levels[++*depth] = (level){node, {0}};
-  return node;
-}
-
-xt_status xt_json_read(const uint8_t *data, size_t size, xt_arena *arena, xt_node **root, xt_error *error) {
-  xt_json j;
-  level levels[XT_JSON_DEPTH + 1];
-  int depth = 0;
-  xt_json_begin(&j, data, size, arena);
-  *root = read_value(&j, levels, &depth);
-  while (depth && !j.wrong) {
-    bool more = levels[depth].node->kind == XT_NODE_DICT ? append_key(&j, &levels[depth]) : xt_json_item(&j);
-    if (more) read_value(&j, levels, &depth);
-    else if (!j.wrong) xt_table_free(&levels[depth--].keys);
-  }
-  while (depth) xt_table_free(&levels[depth--].keys);
-  return xt_json_end(&j, error);
 }

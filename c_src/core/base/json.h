@@ -2,7 +2,7 @@
  *
  *   xt_json_object(j)          enters an object;  while (xt_json_key(j, &text)) { read the value }
  *   xt_json_array(j)           enters an array;   while (xt_json_item(j)) { read the value }
- *   xt_json_text / _integer    reads a value of that kind
+ *   xt_json_text, _integer, …  reads a value of that kind
  *
  * After the first error every call returns false, and xt_json_end returns the error. Besides anything that RFC 8259
  * does not allow, the parser refuses invalid UTF-8, lone surrogates, integers that do not fit in 64 bits and nesting
@@ -10,9 +10,10 @@
 #ifndef XT_BASE_JSON_H
 #define XT_BASE_JSON_H
 
+#include <stdint.h>
+
 #include "core/base/arena.h"
 #include "core/base/error.h"
-#include "core/pickle/node.h"
 
 enum { XT_JSON_DEPTH = 64 };
 
@@ -45,14 +46,16 @@ bool xt_json_array(xt_json *json);
 bool xt_json_item(xt_json *json);
 bool xt_json_text(xt_json *json, xt_json_string *text);
 bool xt_json_integer(xt_json *json, int64_t *value);
+bool xt_json_double(xt_json *json, double *value);
+bool xt_json_word(xt_json *json, const char *word); /* true, false or null */
 
 /* Sets the error unless there already is one, for checks of the caller. `why` must be static. Returns false. */
 bool xt_json_fail(xt_json *json, const char *why);
 
+/* Same if the caller is out of memory; xt_json_end then returns XT_STATUS_no_memory. */
+bool xt_json_no_memory(xt_json *json);
+
 /* Checks that there was no error and that only white space follows. The error's offset counts from data. */
 xt_status xt_json_end(xt_json *json, xt_error *error);
-
-/* Reads a whole text into a tree. Duplicate keys are an error. */
-xt_status xt_json_read(const uint8_t *data, size_t size, xt_arena *arena, xt_node **root, xt_error *error);
 
 #endif

@@ -228,9 +228,9 @@ static xt_status stop(xt_unpickler *u, xt_node **root) {
 static xt_status refuse(xt_unpickler *u, uint8_t opcode) {
   const char *name = xt_opcodes[opcode].name;
   return xt_error_at(u->error, XT_STATUS_forbidden, u->rebuild->at,
-                     "strict: torch's weights_only unpickler does not support opcode %s (0x%02x); load it without "
+                     "strict: torch's weights_only unpickler does not support opcode 0x%02x (%s); load it without "
                      "strict: true",
-                     name ? name : "unknown", opcode);
+                     opcode, name ? name : "unknown");
 }
 
 static xt_status run(xt_unpickler *u, xt_node **root) {

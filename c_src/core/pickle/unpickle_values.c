@@ -92,12 +92,14 @@ xt_status xt_unpickler_take_decimal(xt_unpickler *u, int64_t *value, bool *boole
   if (size && line[size - 1] == 'L') size--;
   if (!size || size >= sizeof copy)
     return xt_error_at(u->error, XT_STATUS_unsupported, u->rebuild->at,
-                       "decimal integer of %zu digits in the pickle; 1 to %zu are supported", size, sizeof copy - 1);
+                       "unsupported pickle: decimal integer of %zu digits; 1 to %zu are supported", size,
+                       sizeof copy - 1);
   memcpy(copy, line, size);
   copy[size] = 0;
   errno = 0;
   *value = strtoll(copy, &end, 10);
-  if (errno || *end) return xt_unpickler_corrupt(u, "invalid decimal integer or one of more than 64 bits");
+  if (*end) return xt_unpickler_corrupt(u, "invalid decimal integer");
+  if (errno) return xt_unpickler_corrupt(u, "decimal integer does not fit in 64 bits");
   if (boolean) *boolean = size == 2 && copy[0] == '0' && *value <= 1 && *value >= 0;
   return XT_STATUS_ok;
 }
