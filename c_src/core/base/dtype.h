@@ -9,6 +9,9 @@
 extern "C" {
 #endif
 
+/* Maximum number of dimensions of a tensor, in every format and in LibTorch. */
+enum { XT_MAX_DIMS = 64 };
+
 typedef enum {
 #define XT_DTYPE(name, size, torch, kind, nx, bits, alias) XT_##name,
 #include "core/base/dtypes.def"

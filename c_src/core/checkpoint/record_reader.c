@@ -141,7 +141,7 @@ typedef struct {
   int64_t numel, span; /* span: number of elements from the first to the last */
   int64_t run;         /* number of adjacent elements in the innermost dimensions */
   uint32_t outer;      /* number of the other dimensions, which come first in `dims` */
-  uint32_t dims[XT_READER_DIMS];
+  uint32_t dims[XT_MAX_DIMS];
 } layout;
 
 static layout layout_of(const xt_tensor_desc *t) {
@@ -175,7 +175,7 @@ static void gathered_strides(const xt_tensor_desc *t, const layout *l, int64_t *
 static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, const layout *l, uint64_t base, uint8_t *to,
                         xt_error *error) {
   size_t item = xt_dtype_get(t->dtype)->size, run = (size_t)l->run * item;
-  int64_t index[XT_READER_DIMS] = {0};
+  int64_t index[XT_MAX_DIMS] = {0};
   uint64_t window_at = 0, window_end = 0, end = base + (uint64_t)l->span * item;
   xt_status status = XT_STATUS_ok;
   uint64_t step = l->outer ? (uint64_t)t->strides[l->dims[l->outer - 1]] * item : 0;

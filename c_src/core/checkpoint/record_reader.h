@@ -6,8 +6,6 @@
 #include "core/memory/region.h"
 #include "core/os/file.h"
 
-enum { XT_READER_DIMS = 64 };
-
 typedef struct {
   xt_checkpoint *checkpoint;
   const xt_file *file;
@@ -22,7 +20,7 @@ typedef struct {
 typedef struct {
   xt_region *region;
   uint8_t *data;
-  int64_t strides[XT_READER_DIMS];
+  int64_t strides[XT_MAX_DIMS];
 } xt_view;
 
 /* Reads bytes at an offset of the file. */

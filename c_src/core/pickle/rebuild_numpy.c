@@ -2,8 +2,6 @@
  * inert objects. */
 #include "core/pickle/rebuild_internal.h"
 
-enum { MAX_DIMS = 64 };
-
 /* Any module of NumPy: numpy.core.multiarray, since NumPy 2.0 numpy._core.multiarray, … */
 bool xt_rebuild_is_numpy(const xt_node *g) {
   return g->global.module_size >= 5 && !memcmp(g->global.module, "numpy", 5);
@@ -42,15 +40,15 @@ static bool is_data(const xt_node *node) {
 
 static xt_status make_array(xt_rebuild *r, const xt_node *shape, const xt_node *type, bool fortran, const xt_node *data,
                             xt_node **out) {
-  int64_t sizes[MAX_DIMS], numel = 1, bytes;
+  int64_t sizes[XT_MAX_DIMS], numel = 1, bytes;
   xt_dtype dtype;
   bool big_endian;
   uint32_t storage;
   if (!shape || shape->kind != XT_NODE_TUPLE || !get_dtype(type, &dtype, &big_endian) || !is_data(data))
     return XT_STATUS_ok;
-  if (shape->list.count > MAX_DIMS)
+  if (shape->list.count > XT_MAX_DIMS)
     return xt_rebuild_corrupt(r, "NumPy array of %zu dimensions; at most %d are supported", shape->list.count,
-                              MAX_DIMS);
+                              XT_MAX_DIMS);
   for (size_t d = 0; d < shape->list.count; d++) {
     const xt_node *size = shape->list.items[d];
     if (size->kind != XT_NODE_INT || size->integer < 0)

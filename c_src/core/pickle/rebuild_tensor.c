@@ -3,8 +3,8 @@
 
 xt_status xt_rebuild_dims(xt_rebuild *r, const xt_node *node, const char *what, uint32_t *ndim, int64_t **out) {
   if (!node || node->kind != XT_NODE_TUPLE) return xt_rebuild_corrupt(r, "tensor %s is not a tuple", what);
-  if (node->list.count > 64)
-    return xt_rebuild_corrupt(r, "tensor of %zu dimensions; at most 64 are supported", node->list.count);
+  if (node->list.count > XT_MAX_DIMS)
+    return xt_rebuild_corrupt(r, "tensor of %zu dimensions; at most %d are supported", node->list.count, XT_MAX_DIMS);
   *ndim = (uint32_t)node->list.count;
   *out = xt_arena_alloc(r->arena, node->list.count, sizeof **out);
   if (!*out) return xt_rebuild_no_memory(r);
