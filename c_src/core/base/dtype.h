@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Maximum number of dimensions of a tensor, in every format and in LibTorch. */
+/* Maximum number of dimensions of a tensor, in all formats. */
 enum { XT_MAX_DIMS = 64 };
 
 typedef enum {

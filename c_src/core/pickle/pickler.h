@@ -27,6 +27,7 @@ void xt_pickler_put_int(xt_pickler *p, int64_t value);
 void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size,
                         bool negative); /* little-endian magnitude */
 void xt_pickler_put_float(xt_pickler *p, double value);
+/* Texts have at most UINT32_MAX bytes, and bytes at most half as many: they can take two bytes each. */
 void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size);
 void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size);
 

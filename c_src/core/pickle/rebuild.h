@@ -36,14 +36,13 @@ typedef struct {
   const char *key_prefix; /* added to storage keys, to keep those of several pickles apart; NULL if there is none */
   xt_storage *storages;
   size_t storage_count, storage_room;
-  xt_table by_key;          /* key → index of the storage */
-  xt_table labels;          /* XT_IDS_LABELS: key → node */
-  size_t nested_count;      /* nested checkpoints read so far; see rebuild_nested.c */
-  bool nested;              /* reading one of them now */
-  size_t nested_bytes_left; /* bytes that further nested checkpoints may have; at first the size of the pickle */
-  uint64_t
-      max_tensor_bytes; /* limit of one tensor's logical bytes, which a stride of 0 makes larger than its storage */
-  int64_t at;           /* byte offset of the current opcode, for errors */
+  xt_table by_key;           /* key → index of the storage */
+  xt_table labels;           /* XT_IDS_LABELS: key → node */
+  size_t nested_count;       /* nested checkpoints read so far; see rebuild_nested.c */
+  bool nested;               /* reading one of them now */
+  size_t nested_bytes_left;  /* bytes that further nested checkpoints may have; at first the size of the pickle */
+  uint64_t max_tensor_bytes; /* limit of one tensor's logical bytes; strides of 0 make them exceed its storage */
+  int64_t at;                /* byte offset of the current opcode, for errors */
   xt_error *error;
 } xt_rebuild;
 

@@ -41,7 +41,7 @@ xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *t, int64_t 
   return XT_STATUS_ok;
 }
 
-/* Keys and values. torch writes two keys; many tensors can share one dict, which is read for each of them. */
+/* Keys plus values. torch writes a few; a dict that many tensors share is read for each of them. */
 enum { MAX_METADATA = 32 };
 
 static xt_status get_metadata(xt_rebuild *r, const xt_node *node, xt_tensor_desc *t) {

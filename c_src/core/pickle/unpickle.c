@@ -77,7 +77,7 @@ static xt_status duplicate(xt_unpickler *u) {
 
 /* ---- Memo ---- */
 
-enum { MAX_DENSE_GAP = 4096 }; /* entries with an index this far above memo_count go into far_memo */
+enum { MAX_DENSE_GAP = 4096 }; /* entries with an index further above memo_count go into far_memo */
 
 static xt_status memo_put(xt_unpickler *u, uint64_t index) {
   xt_node *node = xt_unpickler_top(u);
