@@ -1,4 +1,5 @@
 #include "core/checkpoint/checkpoint.h"
+#include "core/base/printable.h"
 
 #include <inttypes.h>
 #include <libdeflate.h>
@@ -59,8 +60,8 @@ bool xt_checkpoint_needs_swap(const xt_checkpoint *c, uint32_t storage) {
 xt_status xt_checkpoint_verify(const xt_record *record, uint32_t crc, xt_error *error) {
   if (!record->has_crc || crc == record->crc) return XT_STATUS_ok;
   return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                     "the record %.*s is damaged: its checksum is %08x, expected %08x; download the file again",
-                     (int)(record->name_size < 200 ? record->name_size : 200), record->name, crc, record->crc);
+                     "the record %s is damaged: its checksum is %08x, expected %08x; download the file again",
+                     xt_printable_text(record->name, record->name_size).text, crc, record->crc);
 }
 
 xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error) {
@@ -72,8 +73,8 @@ xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, 
   libdeflate_free_decompressor(inflater);
   if (result != LIBDEFLATE_SUCCESS || actual != record->size)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                       "the compressed data of the record %.*s is invalid; download the file again",
-                       (int)(record->name_size < 200 ? record->name_size : 200), record->name);
+                       "the compressed data of the record %s is invalid; download the file again",
+                       xt_printable_text(record->name, record->name_size).text);
   return xt_checkpoint_verify(record, libdeflate_crc32(0, to, record->size), error);
 }
 

@@ -1,4 +1,5 @@
 /* Opens a safetensors file. */
+#include "core/base/printable.h"
 #include "core/formats/safetensors.h"
 
 #include <inttypes.h>
@@ -10,7 +11,7 @@
 
 enum { START, HEADER };
 enum { USUAL_SIZE = 72 }; /* typical length of a tensor's description: the first guess of the number of tensors */
-enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000, MAX_DIMS = 64 };
+enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000 };
 
 typedef struct {
   uint8_t *header;
@@ -25,7 +26,7 @@ typedef struct {
 /* The description of a tensor in the header. */
 typedef struct {
   xt_json_string name, dtype;
-  int64_t sizes[MAX_DIMS], begin, end;
+  int64_t sizes[XT_MAX_DIMS], begin, end;
   uint32_t ndim;
   bool has_dtype, has_shape, has_offsets;
 } tensor_header;
@@ -70,8 +71,8 @@ static const dtype_name *find_dtype(xt_json_string name) {
 }
 
 static xt_status corrupt(const tensor_header *t, xt_error *error, const char *what) {
-  return xt_error_at(error, XT_STATUS_corrupt, PREFIX, "invalid safetensors header: tensor %.*s %s",
-                     (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, what);
+  return xt_error_at(error, XT_STATUS_corrupt, PREFIX, "invalid safetensors header: tensor %s %s",
+                     xt_printable_text(t->name.data, t->name.size).text, what);
 }
 
 /* ---- JSON ---- */
@@ -80,7 +81,7 @@ static bool read_shape(xt_json *j, tensor_header *t) {
   t->ndim = 0;
   if (!xt_json_array(j)) return false;
   while (xt_json_item(j)) {
-    if (t->ndim == MAX_DIMS) return xt_json_fail(j, "a tensor has more than 64 dimensions");
+    if (t->ndim == XT_MAX_DIMS) return xt_json_fail(j, "a tensor has more than 64 dimensions");
     if (!xt_json_integer(j, &t->sizes[t->ndim])) return false;
     if (t->sizes[t->ndim++] < 0) return xt_json_fail(j, "a size in a shape is negative");
   }
@@ -121,7 +122,7 @@ static bool read_compact(xt_json *j, tensor_header *t) {
   if (!skip_text(&at, end, "\",\"shape\":[", 11)) return false;
   t->ndim = 0;
   while (at < end && *at != ']') {
-    if (t->ndim == MAX_DIMS || (t->ndim && !skip_text(&at, end, ",", 1))) return false;
+    if (t->ndim == XT_MAX_DIMS || (t->ndim && !skip_text(&at, end, ",", 1))) return false;
     if (!read_number(&at, end, &t->sizes[t->ndim++])) return false;
   }
   if (!skip_text(&at, end, "],\"data_offsets\":[", 18) || !read_number(&at, end, &t->begin) ||
@@ -222,10 +223,9 @@ static xt_status add_tensor(xt_checkpoint *c, const data_range *data, tensor_hea
   if (t->begin < 0 || t->end < t->begin) return corrupt(t, error, "has data_offsets that are not a valid range");
   if ((uint64_t)t->end > data->size)
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                       "tensor %.*s ends at byte %" PRIu64 " but the file has only %" PRIu64
+                       "tensor %s ends at byte %" PRIu64 " but the file has only %" PRIu64
                        " bytes, probably an incomplete download; download it again",
-                       (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, data->at + (uint64_t)t->end,
-                       c->file_size);
+                       xt_printable_text(t->name.data, t->name.size).text, data->at + (uint64_t)t->end, c->file_size);
   if (!count_bits(t, kind->bits ? (uint64_t)kind->bits : 8 * item, &bits))
     return corrupt(t, error, "has a shape whose size overflows");
   if (bits != 8 * (uint64_t)(t->end - t->begin))

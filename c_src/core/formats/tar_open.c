@@ -10,7 +10,7 @@
 
 enum { START, MEMBERS, COUNT, STORAGE, VIEWS, TENSORS, OBJECT };
 enum { MAX_TABLE = 64 << 20 };
-enum { BLOCK = 512, AHEAD = 64 << 10, MAX_DIMS = 64 };
+enum { BLOCK = 512, AHEAD = 64 << 10 };
 enum { STORAGES_MEMBER, TENSORS_MEMBER, PICKLE_MEMBER, MEMBER_COUNT };
 
 typedef struct {
@@ -236,7 +236,7 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
 static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_error *error) {
   uint64_t at = w->members[TENSORS_MEMBER].at + in->at;
   xt_node *head, *tensor;
-  int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+  int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   size_t used;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
   c->pickle_bytes_read = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
@@ -251,7 +251,7 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   if (!storage || !label) return corrupt(at, error, "expected (key, key of an existing storage, class) of a tensor");
   uint64_t ndim = xt_cursor_le(in, 4);
   xt_cursor_take(in, 4);
-  if (ndim > MAX_DIMS) return corrupt(at, error, "a tensor has more than 64 dimensions");
+  if (ndim > XT_MAX_DIMS) return corrupt(at, error, "a tensor has more than 64 dimensions");
   for (uint64_t d = 0; d < ndim; d++) sizes[d] = (int64_t)xt_cursor_le(in, 8);
   for (uint64_t d = 0; d < ndim; d++) strides[d] = (int64_t)xt_cursor_le(in, 8);
   int64_t offset = (int64_t)xt_cursor_le(in, 8);

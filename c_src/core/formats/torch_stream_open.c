@@ -1,4 +1,5 @@
 /* Opens a checkpoint in the streaming format of torch.distributed. */
+#include "core/base/printable.h"
 #include "core/formats/torch_stream.h"
 
 #include <inttypes.h>
@@ -33,10 +34,10 @@ static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at,
     if (!key || !length || length->integer < 0) return corrupt(c, error, "an entry has no valid key or length");
     if ((uint64_t)length->integer > c->file_size - at)
       return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                         "the record %.*s ends at byte %" PRIu64 " but the file has only %" PRIu64
+                         "the record %s ends at byte %" PRIu64 " but the file has only %" PRIu64
                          " bytes: it is truncated or was not written completely",
-                         (int)(key->text.size < 200 ? key->text.size : 200), key->text.data,
-                         at + (uint64_t)length->integer, c->file_size);
+                         xt_printable_text(key->text.data, key->text.size).text, at + (uint64_t)length->integer,
+                         c->file_size);
     bool duplicate;
     xt_record *record =
         xt_records_add_stored(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &duplicate);

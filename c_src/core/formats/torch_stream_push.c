@@ -1,4 +1,5 @@
 /* Push parser of the streaming format. */
+#include "core/base/printable.h"
 #include "core/formats/torch_stream.h"
 
 #include <inttypes.h>
@@ -109,8 +110,8 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
                                                                                  : p->spool_bytes;
   if (record->size > limit)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)record->header,
-                       "the record %.*s has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s",
-                       (int)(record->name_size < 200 ? record->name_size : 200), record->name, record->size,
+                       "the record %s has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s",
+                       xt_printable_text(record->name, record->name_size).text, record->size,
                        object ? " pickle_bytes" : "", limit,
                        object ? " and can be raised with the option :limits" : "");
   p->reading = object ? "the pickled object" : "a record";

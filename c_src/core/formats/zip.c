@@ -1,4 +1,5 @@
 #include "core/formats/zip.h"
+#include "core/base/printable.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -270,8 +271,8 @@ xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint6
     mismatch = "different size"; /* torch writes 0 for sizes above 4 GiB, but also sets the descriptor flag */
   if (mismatch)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)entry->header,
-                       "invalid zip file: the header of record %.*s does not match the central directory: %s",
-                       (int)(entry->name_size < 200 ? entry->name_size : 200), entry->name, mismatch);
+                       "invalid zip file: the header of record %s does not match the central directory: %s",
+                       xt_printable_text(entry->name, entry->name_size).text, mismatch);
   *data = entry->header + XT_ZIP_LOCAL_SIZE + name_size + extra_size;
   if (*data + entry->packed > entry->end)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)entry->header, "invalid zip file: two records overlap");

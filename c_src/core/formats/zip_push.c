@@ -9,6 +9,7 @@
  *           HEADER → STORAGE_END → HEADER …          an uncompressed storage
  *           HEADER → DIRECTORY → done
  */
+#include "core/base/printable.h"
 #include "core/formats/zip.h"
 
 #include <inttypes.h>
@@ -333,8 +334,8 @@ static xt_status compare_directory(const xt_push *p, const work *w, const xt_rec
     if (!seen || seen->header != listed->header || seen->packed != listed->packed || seen->size != listed->size ||
         seen->method != listed->method || (seen->crc != listed->crc && seen->size))
       return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
-                         "invalid zip file: the entry of record %.*s in the central directory differs from the record",
-                         (int)(listed->name_size < 200 ? listed->name_size : 200), listed->name);
+                         "invalid zip file: the entry of record %s in the central directory differs from the record",
+                         xt_printable_text(listed->name, listed->name_size).text);
   }
   if (records->count != w->count) return corrupt(p, error, "a record is missing in the central directory");
   return XT_STATUS_ok;
@@ -357,9 +358,8 @@ static xt_status finish(xt_push *p, work *w, xt_error *error) {
   if (!w->object_read) return corrupt(p, error, "it has no record data.pkl, so it was not written by torch.save");
   for (size_t i = 0; i < p->storages; i++)
     if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
-      return xt_error_set(error, XT_STATUS_corrupt, "the record data/%.*s is missing but a tensor needs it",
-                          (int)(c->rebuild.storages[i].key_size < 100 ? c->rebuild.storages[i].key_size : 100),
-                          c->rebuild.storages[i].key);
+      return xt_error_set(error, XT_STATUS_corrupt, "the record data/%s is missing but a tensor needs it",
+                          xt_printable_text(c->rebuild.storages[i].key, c->rebuild.storages[i].key_size).text);
   xt_push_consume(p, size, 0);
   p->event = XT_PUSH_DONE;
   return status;
