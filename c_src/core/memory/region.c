@@ -38,7 +38,7 @@ xt_status xt_region_refused(xt_error *error) {
     error->collect = true;
     return error->status;
   }
-  return xt_error_set(error, XT_STATUS_no_memory, "out of memory while allocating a tensor");
+  return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
 }
 
 xt_region *xt_region_keep(xt_region *region) {
