@@ -6,6 +6,7 @@
 
 #include "core/memory/reaper.h"
 #include "core/os/clock.h"
+#include "core/os/libraries.h"
 #include "core/os/thread.h"
 
 enum { TIMEOUT_MS = 2000 };
@@ -44,5 +45,6 @@ static void register_handler(void) { atexit(at_exit_without_status); }
 
 void xt_exit_guard_install(void) {
   static xt_once once = XT_ONCE_INIT;
+  xt_libraries_pin(&inside); /* the handler must not be unloaded */
   xt_once_run(&once, register_handler);
 }

@@ -16,6 +16,11 @@ void *xt_libraries_symbol(void *library, const char *name) { return dlsym(librar
 #include <mach-o/dyld.h>
 #include <stdint.h>
 
+void xt_libraries_pin(const void *address) {
+  Dl_info info;
+  if (dladdr(address, &info)) dlopen(info.dli_fname, RTLD_NOW | RTLD_NODELETE);
+}
+
 void xt_libraries_each(void (*visit)(void *context, const char *path), void *context) {
   for (uint32_t i = 0; i < _dyld_image_count(); i++) {
     const char *path = _dyld_get_image_name(i);
@@ -26,6 +31,8 @@ void xt_libraries_each(void (*visit)(void *context, const char *path), void *con
 #else
 
 #include <link.h>
+
+void xt_libraries_pin(const void *address) { (void)address; }
 
 typedef struct {
   void (*visit)(void *context, const char *path);

@@ -9,6 +9,10 @@ void *xt_libraries_open(const char *path, const char **reason);
 /* Returns the address of a symbol, or NULL if the library does not have it. */
 void *xt_libraries_symbol(void *library, const char *name);
 
+/* Keeps the library that contains the address loaded until the process ends, even if it is closed. On Linux the linker
+ * flag `-z nodelete` does this. */
+void xt_libraries_pin(const void *address);
+
 /* Calls `visit` with the path of every library that is loaded into this process. */
 void xt_libraries_each(void (*visit)(void *context, const char *path), void *context);
 
