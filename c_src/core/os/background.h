@@ -2,7 +2,7 @@
  * never wait for it.
  *
  * There is one such thread per process. It runs at SCHED_IDLE, so it may be suspended at any point for as long as other
- * threads are busy. */
+ * threads are busy. Systems other than Linux 6.4 and newer have no such thread. */
 #ifndef XT_OS_BACKGROUND_H
 #define XT_OS_BACKGROUND_H
 
