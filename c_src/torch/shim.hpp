@@ -71,12 +71,37 @@ template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
   });
 }
 
-/* ---- Handles ---- */
+/* ---- tensors.cpp ---- */
 
 const at::Tensor &unwrap(const xt_tensor *tensor);
 xt_tensor *wrap(at::Tensor tensor);
+void destroy(xt_reapable *item);
+bool is_strided(const at::Tensor &tensor);
+size_t span_of(const at::Tensor &tensor);
+at::ScalarType scalar_type(xt_dtype dtype);
 
-/* ---- LibTorch's own archives (xt_archive.cpp) ---- */
+bool has_dtype(xt_dtype dtype);
+xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
+xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *error);
+xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
+xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
+xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
+
+/* ---- devices.cpp ---- */
+
+at::Device device_of(xt_device device);
+xt_device device_from(const at::Device &device);
+
+int cuda_count();
+bool has_mps();
+xt_status cuda_memory(int index, size_t *free, size_t *total, xt_error *error);
+
+/* ---- operators.cpp ---- */
+
+xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t *count, xt_error *error);
+
+/* ---- libtorch_archive.cpp ---- */
 
 xt_status archive_save(const xt_archive_item *items, size_t count, const xt_archive_io *io, xt_error *error);
 xt_status archive_load(const xt_archive_io *io, xt_archive_items *out, xt_error *error);
