@@ -17,7 +17,6 @@
 
 #include "core/memory/memory.h"
 #include "core/os/exit_guard.h"
-#include "nif/archive.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
@@ -50,8 +49,6 @@ typedef struct {
   xt_error error;
 } job;
 
-static ErlNifResourceType *job_type;
-
 static void free_items(xt_archive_items *items) {
   for (size_t i = 0; i < items->count; i++) {
     if (items->list[i].tensor) xt_tensor_drop(items->list[i].tensor);
@@ -79,11 +76,7 @@ static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMoni
   pthread_mutex_unlock(&j->lock);
 }
 
-bool xt_archive_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = job_destroyed, .down = caller_down, .members = 3};
-  job_type = enif_init_resource_type(env, "extorch_archive", &init, ERL_NIF_RT_CREATE, NULL);
-  return job_type != NULL;
-}
+const ErlNifResourceTypeInit xt_archive_callbacks = {.dtor = job_destroyed, .down = caller_down};
 
 /* ---- The thread's side ---- */
 
@@ -261,7 +254,7 @@ ERL_NIF_TERM xt_nif_archive_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
   if (!enif_is_ref(env, argv[1]) || !enif_get_uint64(env, argv[2], &chunk) || !chunk ||
       !enif_get_int64(env, argv[3], &timeout))
     return enif_make_badarg(env);
-  job *j = enif_alloc_resource(job_type, sizeof *j);
+  job *j = enif_alloc_resource(xt_archive_type, sizeof *j);
   pthread_condattr_t clock;
   memset(j, 0, sizeof *j);
   pthread_mutex_init(&j->lock, NULL);
@@ -304,7 +297,7 @@ static bool take_answer(ErlNifEnv *env, job *j, ERL_NIF_TERM answer) {
 /* archive_answer(job, :ok | binary | size | :error) :: boolean     was it waited for? */
 ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   job *j;
-  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  if (!enif_get_resource(env, argv[0], xt_archive_type, (void **)&j)) return enif_make_badarg(env);
   ErlNifBinary bytes = {.size = 0};
   bool copies = enif_inspect_binary(env, argv[1], &bytes);
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
@@ -329,7 +322,7 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
 ERL_NIF_TERM xt_nif_archive_result(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   job *j;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  if (!enif_get_resource(env, argv[0], xt_archive_type, (void **)&j)) return enif_make_badarg(env);
   pthread_mutex_lock(&j->lock);
   bool over = j->over;
   xt_status status = j->status;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "core/memory/reaper.h"
-#include "nif/atomic_file.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
@@ -22,8 +21,6 @@ typedef struct {
   atomic_file *atomic_file; /* NULL: it is closed */
 } atomic_file_resource;
 
-static ErlNifResourceType *atomic_file_type;
-
 static void free_outfile(xt_reapable *self) {
   xt_atomic_file_close(&((atomic_file *)self)->file);
   free(self);
@@ -35,11 +32,7 @@ static void atomic_file_destroyed(ErlNifEnv *env, void *object) {
   if (resource->atomic_file) xt_reaper_push(&resource->atomic_file->reapable);
 }
 
-bool xt_atomic_file_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = atomic_file_destroyed};
-  atomic_file_type = enif_open_resource_type_x(env, "extorch_atomic_file", &init, ERL_NIF_RT_CREATE, NULL);
-  return atomic_file_type != NULL;
-}
+const ErlNifResourceTypeInit xt_atomic_file_callbacks = {.dtor = atomic_file_destroyed};
 
 /* atomic_file_open(path) :: {:ok, outfile, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
@@ -59,7 +52,7 @@ ERL_NIF_TERM xt_nif_atomic_file_open(ErlNifEnv *env, int argc, const ERL_NIF_TER
     return xt_make_error(env, &error);
   }
   made->reapable.run = free_outfile;
-  atomic_file_resource *resource = enif_alloc_resource(atomic_file_type, sizeof *resource);
+  atomic_file_resource *resource = enif_alloc_resource(xt_atomic_file_type, sizeof *resource);
   atomic_flag_clear(&resource->busy);
   resource->atomic_file = made;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
@@ -70,7 +63,7 @@ ERL_NIF_TERM xt_nif_atomic_file_open(ErlNifEnv *env, int argc, const ERL_NIF_TER
 /* False with an error when it is closed, or another process is writing. Ends with clearing `busy`. */
 static bool hold(ErlNifEnv *env, ERL_NIF_TERM term, atomic_file_resource **out, ERL_NIF_TERM *answer) {
   xt_error error;
-  if (!enif_get_resource(env, term, atomic_file_type, (void **)out)) return *answer = enif_make_badarg(env), false;
+  if (!enif_get_resource(env, term, xt_atomic_file_type, (void **)out)) return *answer = enif_make_badarg(env), false;
   if (atomic_flag_test_and_set(&(*out)->busy)) {
     xt_error_set(&error, XT_STATUS_busy, "another process is writing this file");
     return *answer = xt_make_error(env, &error), false;

@@ -9,8 +9,6 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-static ErlNifResourceType *batch_load_type;
-
 /* A load that goes on: it keeps the checkpoint in use. One caller at a time. */
 typedef struct {
   atomic_flag busy;
@@ -48,11 +46,7 @@ static void batch_load_destroyed(ErlNifEnv *env, void *object) {
   enif_release_resource(self->checkpoint);
 }
 
-bool xt_batch_load_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = batch_load_destroyed};
-  batch_load_type = enif_open_resource_type_x(env, "extorch_batch_load", &init, ERL_NIF_RT_CREATE, NULL);
-  return batch_load_type != NULL;
-}
+const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = batch_load_destroyed};
 
 static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
   ERL_NIF_TERM head;
@@ -80,7 +74,7 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_checkpoint *c = &resource->handle->checkpoint;
-  batch_load *self = enif_alloc_resource(batch_load_type, sizeof *self);
+  batch_load *self = enif_alloc_resource(xt_batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
   atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
@@ -131,7 +125,7 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   bool finished = false;
   ERL_NIF_TERM list = xt_am_nil;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
     return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&self->busy)) {
     xt_error_set(&error, XT_STATUS_busy, "another process is going on with this load");

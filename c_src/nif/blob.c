@@ -1,9 +1,6 @@
 /* Tensors as raw memory, and raw memory as tensors, without a copy. */
-#include "nif/blob.h"
-
 #include <string.h>
 
-#include "core/memory/lease.h"
 #include "core/os/address.h"
 #include "nif/pin.h"
 #include "nif/table.h"
@@ -16,25 +13,19 @@ typedef struct {
   xt_tensor *handle;
 } owner_resource;
 
-static ErlNifResourceType *owner_type;
-
 static void owner_destroyed(ErlNifEnv *env, void *object) {
   owner_resource *owner = object;
   (void)env;
   xt_tensor_drop(owner->handle);
 }
 
-bool xt_blob_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = owner_destroyed};
-  owner_type = enif_open_resource_type_x(env, "extorch_owner", &init, ERL_NIF_RT_CREATE, NULL);
-  return owner_type != NULL;
-}
+const ErlNifResourceTypeInit xt_blob_owner_callbacks = {.dtor = owner_destroyed};
 
 /* The owner of all blobs of one tensor: made once, since a resource of its own would double the cost of a blob. */
 static owner_resource *owner_of(xt_tensor_resource *resource) {
   void *owner = atomic_load(&resource->owner);
   if (owner) return owner;
-  owner_resource *made = enif_alloc_resource(owner_type, sizeof *made);
+  owner_resource *made = enif_alloc_resource(xt_blob_owner_type, sizeof *made);
   made->handle = xt_tensor_keep(resource->handle);
   if (atomic_compare_exchange_strong(&resource->owner, &owner, made)) return made;
   enif_release_resource(made); /* another call was first */
@@ -162,7 +153,7 @@ static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_f
   owner_resource *ours = NULL;
   ERL_NIF_TERM inside, copy;
   bool has_inside = get_key(env, info, xt_am_owner, &inside);
-  if (has_inside) enif_get_resource(env, inside, owner_type, (void **)&ours);
+  if (has_inside) enif_get_resource(env, inside, xt_blob_owner_type, (void **)&ours);
   if (ours && given == xt_am_nil) {
     memory->owner = xt_tensor_keep(ours->handle);
     memory->release = drop_owner;
@@ -197,33 +188,4 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   if (status == XT_STATUS_ok) status = own(env, argv[0], argv[1], &memory, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
   return xt_return_tensor(env, status, tensor, &error);
-}
-
-/* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     the memory stays until lease_end(address) */
-ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_tensor_resource *resource;
-  xt_tensor *handle;
-  xt_error error;
-  (void)argc;
-  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  xt_status status = xt_tensor_take(resource, &handle, &error);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  status = xt_tensor_check_plain(&handle->info, &error);
-  if (status == XT_STATUS_ok && !xt_lease_keep(handle->info.data, handle))
-    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
-  if (status != XT_STATUS_ok) {
-    xt_tensor_drop(handle);
-    return xt_make_error(env, &error);
-  }
-  return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));
-}
-
-/* lease_release(address) :: boolean     false: there is no such lease */
-ERL_NIF_TERM xt_nif_lease_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifUInt64 address;
-  (void)argc;
-  if (!enif_get_uint64(env, argv[0], &address)) return enif_make_badarg(env);
-  xt_tensor *handle = xt_lease_release((void *)(uintptr_t)address);
-  if (handle) xt_tensor_drop(handle);
-  return xt_make_bool(handle != NULL);
 }

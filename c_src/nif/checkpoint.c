@@ -3,10 +3,7 @@
 
 #include <stdlib.h>
 
-#include "nif/pin.h"
 #include "nif/table.h"
-
-static ErlNifResourceType *checkpoint_type, *region_type;
 
 /* ---- Life ---- */
 
@@ -38,28 +35,10 @@ static void checkpoint_destroyed(ErlNifEnv *env, void *object) {
   close_resource(object);
 }
 
-/* What a binary over a region keeps. */
-typedef struct {
-  xt_region *region;
-  xt_frozen frozen;
-} region_view;
-
-static void region_destroyed(ErlNifEnv *env, void *object) {
-  region_view *view = object;
-  (void)env;
-  xt_frozen_remove(&view->frozen);
-  xt_region_drop_later(view->region);
-}
-
-bool xt_checkpoint_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit checkpoints = {.dtor = checkpoint_destroyed}, regions = {.dtor = region_destroyed};
-  checkpoint_type = enif_open_resource_type_x(env, "extorch_checkpoint", &checkpoints, ERL_NIF_RT_CREATE, NULL);
-  region_type = enif_open_resource_type_x(env, "extorch_region", &regions, ERL_NIF_RT_CREATE, NULL);
-  return checkpoint_type && region_type;
-}
+const ErlNifResourceTypeInit xt_checkpoint_callbacks = {.dtor = checkpoint_destroyed};
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out) {
-  return enif_get_resource(env, term, checkpoint_type, (void **)out);
+  return enif_get_resource(env, term, xt_checkpoint_type, (void **)out);
 }
 
 xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error) {
@@ -100,39 +79,13 @@ xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNi
                             .context = env};
 }
 
-ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
-  region_view *view = enif_alloc_resource(region_type, sizeof *view);
-  view->region = region;
-  xt_frozen_add(&view->frozen, data, size);
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, view, data, size);
-  enif_release_resource(view);
-  return binary;
-}
-
 ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle) {
-  xt_checkpoint_resource *resource = enif_alloc_resource(checkpoint_type, sizeof *resource);
+  xt_checkpoint_resource *resource = enif_alloc_resource(xt_checkpoint_type, sizeof *resource);
   atomic_init(&resource->state, 0);
   resource->handle = handle;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
   return term;
-}
-
-static void release_pin(xt_region *self) { xt_pin_release(self->owner); }
-
-xt_region *xt_pin_binary(ERL_NIF_TERM term) {
-  ErlNifBinary binary;
-  ERL_NIF_TERM copy;
-  xt_pin *pin = xt_pin_new();
-  if (pin && xt_pin_term(pin, term, &copy) && enif_inspect_binary(pin->env, copy, &binary)) {
-    xt_region *region = xt_region_foreign(binary.data, binary.size, pin, release_pin);
-    if (region) {
-      xt_frozen_add(&pin->frozen, binary.data, binary.size);
-      return region;
-    }
-  }
-  if (pin) xt_pin_release(pin);
-  return NULL;
 }
 
 /* checkpoint_close(checkpoint) :: boolean     was it open? */

@@ -22,8 +22,14 @@ typedef struct {
   xt_checkpoint_handle *handle;
 } xt_checkpoint_resource;
 
-bool xt_checkpoint_register(ErlNifEnv *env);
-bool xt_batch_load_register(ErlNifEnv *env);
+typedef struct {
+  bool strict, mmap, verify;
+  xt_limits limits;
+  uint64_t offset;
+} xt_checkpoint_options;
+
+/* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset} */
+bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out);
 xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error);
@@ -49,19 +55,7 @@ xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNi
 /* The status of a read: if the file changed meanwhile, `:file_changed` in place of what was found in it. */
 xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status status, xt_error *error);
 
-/* A binary over a region, which is taken over. */
-ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
-
-/* A frozen region over a binary, pinned; NULL when there is no memory. */
-xt_region *xt_pin_binary(ERL_NIF_TERM binary);
-
 /* Bytes of a tensor's elements; of all its parts, when it is sparse. */
 int64_t xt_tensor_desc_bytes(const xt_tensor_desc *tensor);
-
-/* %ExTorch.Checkpoint.Entry{} */
-ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i);
-
-/* A leaf of the object tree or a key: everything but tensors. False when there is no memory. */
-bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out);
 
 #endif

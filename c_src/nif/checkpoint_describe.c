@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "nif/checkpoint.h"
+#include "nif/object.h"
 #include "nif/table.h"
 
 static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_path *path) {
@@ -35,7 +36,7 @@ static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_tensor_desc *t) {
   return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
 }
 
-ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
+static ERL_NIF_TERM make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   const xt_index_entry *entry = &c->index.entries[i];
   const xt_tensor_desc *t = entry->tensor;
   const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->rebuild.storages[t->storage];
@@ -90,7 +91,7 @@ ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 
 static ERL_NIF_TERM make_entries(ErlNifEnv *env, const xt_checkpoint *c) {
   ERL_NIF_TERM list = enif_make_list(env, 0);
-  for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, xt_make_entry(env, c, i), list);
+  for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, make_entry(env, c, i), list);
   return list;
 }
 
@@ -114,7 +115,7 @@ ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TER
   const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
   int shown = 0;
   for (size_t next = last ? *last + 1 : 0; next && shown < 20; next = c->index.same[next - 1], shown++)
-    list = enif_make_list_cell(env, xt_make_entry(env, c, next - 1), list);
+    list = enif_make_list_cell(env, make_entry(env, c, next - 1), list);
   xt_checkpoint_leave(resource);
   return xt_make_ok(env, list);
 }

@@ -4,16 +4,11 @@
 #include "core/checkpoint/push.h"
 #include "core/os/mapping.h"
 #include "nif/checkpoint.h"
+#include "nif/region_binary.h"
 #include "nif/table.h"
 
-typedef struct {
-  bool strict, mmap, verify;
-  xt_limits limits;
-  uint64_t offset;
-} options;
-
 /* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset} */
-static bool get_options(ErlNifEnv *env, ERL_NIF_TERM term, options *out) {
+bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
   ErlNifUInt64 numbers[5];
   int arity;
@@ -52,11 +47,11 @@ static ERL_NIF_TERM out_of_memory(ErlNifEnv *env) {
 ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[4096];
   ErlNifBinary text;
-  options opts;
+  xt_checkpoint_options opts;
   xt_error error;
   (void)argc;
   if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || memchr(text.data, 0, text.size) ||
-      !get_options(env, argv[1], &opts))
+      !xt_get_checkpoint_options(env, argv[1], &opts))
     return enif_make_badarg(env);
   memcpy(path, text.data, text.size);
   path[text.size] = 0;
@@ -76,10 +71,10 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 
 /* checkpoint_open_binary(binary, options) :: {:ok, checkpoint, 0} | {:error, e}     tensors share the binary */
 ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  options opts;
+  xt_checkpoint_options opts;
   xt_error error;
   (void)argc;
-  if (!enif_is_binary(env, argv[0]) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
+  if (!enif_is_binary(env, argv[0]) || !xt_get_checkpoint_options(env, argv[1], &opts)) return enif_make_badarg(env);
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
   if (!handle) return out_of_memory(env);
   handle->memory = xt_pin_binary(argv[0]);
@@ -95,8 +90,8 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
 
 xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
                                  xt_error *error) {
-  options opts;
-  if (!get_options(env, term, &opts)) return XT_STATUS_bad_argument;
+  xt_checkpoint_options opts;
+  if (!xt_get_checkpoint_options(env, term, &opts)) return XT_STATUS_bad_argument;
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
   if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
   xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify, error);
@@ -104,61 +99,4 @@ xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoin
   xt_get_checkpoint(env, *made, out);
   enif_keep_resource(*out);
   return xt_checkpoint_enter_unopened(*out, error);
-}
-
-/* ---- By steps, for sources that Elixir reads ---- */
-
-/* {:need, offset, size} while bytes are missing, :open afterwards. */
-static ERL_NIF_TERM make_need(ErlNifEnv *env, const xt_need *need) {
-  if (!need->size) return xt_am_open;
-  return enif_make_tuple3(env, xt_am_need, enif_make_uint64(env, need->offset), enif_make_uint64(env, need->size));
-}
-
-/* source_reader_open(size, options) :: {:ok, {checkpoint, need}, 0} | {:error, e}     for sources that Elixir reads */
-ERL_NIF_TERM xt_nif_source_reader_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifUInt64 size;
-  options opts;
-  xt_error error;
-  (void)argc;
-  if (!enif_get_uint64(env, argv[0], &size) || !get_options(env, argv[1], &opts)) return enif_make_badarg(env);
-  xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
-  if (!handle) return out_of_memory(env);
-  xt_checkpoint_begin(&handle->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify, &error);
-  xt_status status = xt_checkpoint_step(&handle->checkpoint, &handle->need, &error);
-  if (status != XT_STATUS_ok) {
-    xt_checkpoint_handle_free(&handle->reapable);
-    return xt_make_error(env, &error);
-  }
-  ERL_NIF_TERM need = make_need(env, &handle->need);
-  return xt_make_ok(env, enif_make_tuple2(env, xt_make_checkpoint(env, handle), need));
-}
-
-/* source_reader_fill(checkpoint, binary) :: {:ok, need | :open, 0} | {:error, e}     the bytes that were needed */
-ERL_NIF_TERM xt_nif_source_reader_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  ErlNifBinary bytes;
-  xt_error error;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &bytes))
-    return enif_make_badarg(env);
-  /* alone: a checkpoint that is being opened is no use to anybody else */
-  uint_least64_t idle = 0;
-  if (!atomic_compare_exchange_strong(&resource->state, &idle, 2)) {
-    xt_error_set(&error, idle & 1 ? XT_STATUS_released : XT_STATUS_busy, "this checkpoint is in use");
-    return xt_make_error(env, &error);
-  }
-  xt_checkpoint_handle *handle = resource->handle;
-  xt_status status = XT_STATUS_ok;
-  if (handle->open || !handle->need.size || bytes.size != handle->need.size)
-    status = xt_error_set(&error, XT_STATUS_io, "the source gave %zu bytes where %zu were asked for", bytes.size,
-                          handle->need.size);
-  if (status == XT_STATUS_ok) {
-    memcpy(handle->need.to, bytes.data, bytes.size);
-    status = xt_checkpoint_step(&handle->checkpoint, &handle->need, &error);
-  }
-  if (status != XT_STATUS_ok) handle->need = (xt_need){0, 0, NULL};
-  if (status == XT_STATUS_ok && !handle->need.size) handle->open = true;
-  ERL_NIF_TERM need = make_need(env, &handle->need);
-  xt_checkpoint_leave(resource);
-  return status == XT_STATUS_ok ? xt_make_ok(env, need) : xt_make_error(env, &error);
 }

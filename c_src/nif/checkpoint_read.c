@@ -1,6 +1,7 @@
 /* One tensor or one record of an open checkpoint. */
 #include "nif/checkpoint.h"
 #include "nif/materialize.h"
+#include "nif/region_binary.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 

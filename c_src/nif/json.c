@@ -1,6 +1,6 @@
 /* The core's strict JSON reader, for index files. */
 #include "core/base/json.h"
-#include "nif/checkpoint.h"
+#include "nif/object.h"
 #include "nif/table.h"
 #include "nif/term.h"
 

@@ -9,7 +9,6 @@
 #include "core/checkpoint/push.h"
 #include "core/memory/memory.h"
 #include "nif/checkpoint.h"
-#include "nif/loader.h"
 #include "nif/materialize.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
@@ -45,8 +44,6 @@ typedef struct {
   size_t resume;  /* in the piece that is being fed */
 } loader_resource;
 
-static ErlNifResourceType *loader_type;
-
 static void free_loader(xt_reapable *self) {
   loader *s = (loader *)self;
   xt_push_free(&s->push);
@@ -67,11 +64,7 @@ static void loader_destroyed(ErlNifEnv *env, void *object) {
   pthread_mutex_destroy(&resource->lock);
 }
 
-bool xt_loader_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = loader_destroyed};
-  loader_type = enif_open_resource_type_x(env, "extorch_loader", &init, ERL_NIF_RT_CREATE, NULL);
-  return loader_type != NULL;
-}
+const ErlNifResourceTypeInit xt_loader_callbacks = {.dtor = loader_destroyed};
 
 /* loader_new(options, spool_bytes) :: {:ok, {stream, checkpoint}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
@@ -92,7 +85,7 @@ ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   }
   s->reapable.run = free_loader;
   xt_push_begin(&s->push, &s->checkpoint->handle->checkpoint, spool_bytes);
-  loader_resource *resource = enif_alloc_resource(loader_type, sizeof *resource);
+  loader_resource *resource = enif_alloc_resource(xt_loader_type, sizeof *resource);
   memset(resource, 0, sizeof *resource);
   pthread_mutex_init(&resource->lock, NULL);
   resource->loader = s;
@@ -122,7 +115,7 @@ ERL_NIF_TERM xt_nif_loader_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   ErlNifUInt64 number;
   xt_error error;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], loader_type, (void **)&resource) || !enif_get_uint64(env, argv[1], &number))
+  if (!enif_get_resource(env, argv[0], xt_loader_type, (void **)&resource) || !enif_get_uint64(env, argv[1], &number))
     return enif_make_badarg(env);
   pthread_mutex_lock(&resource->lock);
   xt_status status = claim(env, resource, number, &error);
@@ -132,7 +125,7 @@ ERL_NIF_TERM xt_nif_loader_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
 
 static bool get_claimed(ErlNifEnv *env, ERL_NIF_TERM term, loader_resource **out) {
   ErlNifPid self;
-  if (!enif_get_resource(env, term, loader_type, (void **)out)) return false;
+  if (!enif_get_resource(env, term, xt_loader_type, (void **)out)) return false;
   enif_self(env, &self);
   pthread_mutex_lock(&(*out)->lock);
   bool mine = (*out)->claimed && !enif_compare_pids(&self, &(*out)->owner) && (*out)->loader;

@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-#include "nif/checkpoint.h"
+#include "nif/region_binary.h"
 #include "nif/tensor.h"
+#include "nif/term.h"
 
 static xt_value tensor_value(xt_tensor *tensor) { return (xt_value){.kind = XT_VALUE_TENSOR, .tensor = tensor}; }
 static xt_value int_value(int64_t integer) { return (xt_value){.kind = XT_VALUE_INT, .integer = integer}; }
@@ -115,7 +116,7 @@ static xt_status make_quantized(const xt_storage_origin *from, const xt_tensor_d
 
 static bool is_sparse(const xt_tensor_desc *t) { return t->layout != XT_LAYOUT_STRIDED; }
 
-bool xt_tensor_desc_is_meta(const xt_checkpoint *c, const xt_tensor_desc *t) {
+static bool is_meta(const xt_checkpoint *c, const xt_tensor_desc *t) {
   return !is_sparse(t) && (t->storage == XT_NO_STORAGE || !c->records[t->storage]);
 }
 
@@ -126,13 +127,13 @@ xt_status xt_materialize_tensor(const xt_storage_origin *from, const xt_tensor_d
   xt_status status = XT_STATUS_ok;
   for (; made < t->part_count && status == XT_STATUS_ok; made++) {
     parts[made] = tensor_value(NULL);
-    status = xt_tensor_desc_is_meta(from->checkpoint, t->more->parts[made])
+    status = is_meta(from->checkpoint, t->more->parts[made])
                  ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
                  : make_strided(from, t->more->parts[made], t->more->parts[made]->dtype, &parts[made].tensor, error);
   }
   if (status != XT_STATUS_ok) made--; /* the one that failed */
   else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
-  else if (xt_tensor_desc_is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
+  else if (is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
   else if (t->quantized) status = make_quantized(from, t, parts, out, error);
   else status = make_strided(from, t, t->dtype, out, error);
   while (made--) xt_tensor_drop(parts[made].tensor);
@@ -158,7 +159,7 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *from, con
                               xt_error *error) {
   xt_tensor *tensor = NULL;
   xt_view view;
-  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_tensor_desc_is_meta(from->checkpoint, t)) {
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !is_meta(from->checkpoint, t)) {
     xt_record_reader_view_region(from->regions[t->storage], t, &view);
     *out = xt_materialize_raw(env, t, &view);
     return XT_STATUS_ok;

@@ -26,7 +26,4 @@ xt_status xt_materialize_tensor(const xt_storage_origin *from, const xt_tensor_d
 /* %RawTensor{}: a dtype that LibTorch lacks. The view's region is taken over. */
 ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view);
 
-/* Has it no values? */
-bool xt_tensor_desc_is_meta(const xt_checkpoint *c, const xt_tensor_desc *t);
-
 #endif

@@ -4,7 +4,6 @@
  * for the first one when a dirty scheduler did, and runs there some time later. Markers are destroyed through the same
  * queues. One is garbage from the start, so that the collection queues it beside all the rest, and each marker queues
  * the next one, behind what was there and behind what destructors have dropped in turn. */
-#include "nif/memory_collect.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -26,11 +25,9 @@ typedef struct {
   int hops;
 } marker;
 
-static ErlNifResourceType *mark_type, *marker_type;
-
 /* The caller holds the new marker. */
 static marker *new_marker(mark *of, int hops) {
-  marker *made = enif_alloc_resource(marker_type, sizeof *made);
+  marker *made = enif_alloc_resource(xt_collection_marker_type, sizeof *made);
   enif_keep_resource(of);
   *made = (marker){of, hops};
   return made;
@@ -44,17 +41,13 @@ static void marker_destroyed(ErlNifEnv *env, void *object) {
   enif_release_resource(self->mark);
 }
 
-bool xt_memory_collect_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = marker_destroyed}, none = {NULL};
-  marker_type = enif_open_resource_type_x(env, "extorch_marker", &init, ERL_NIF_RT_CREATE, NULL);
-  mark_type = enif_open_resource_type_x(env, "extorch_mark", &none, ERL_NIF_RT_CREATE, NULL);
-  return marker_type && mark_type;
-}
+const ErlNifResourceTypeInit xt_collection_callbacks = {NULL};
+const ErlNifResourceTypeInit xt_collection_marker_callbacks = {.dtor = marker_destroyed};
 
 /* memory_collect_begin() :: mark     leaves a marker in the caller's garbage */
 ERL_NIF_TERM xt_nif_memory_collect_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
-  mark *made = enif_alloc_resource(mark_type, sizeof *made);
+  mark *made = enif_alloc_resource(xt_collection_type, sizeof *made);
   atomic_init(&made->passed, 0);
   marker *first = new_marker(made, HOPS);
   enif_make_resource(env, first);
@@ -92,7 +85,7 @@ ERL_NIF_TERM xt_nif_memory_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_
   bool is_free = true, quiet = false;
   patience p = {.env = env};
   (void)argc;
-  if (!enif_get_resource(env, argv[0], mark_type, &object) || !enif_get_int(env, argv[1], &rounds) ||
+  if (!enif_get_resource(env, argv[0], xt_collection_type, &object) || !enif_get_int(env, argv[1], &rounds) ||
       !enif_get_int(env, argv[2], &timeout) || timeout < 0)
     return enif_make_badarg(env);
   clock_gettime(CLOCK_MONOTONIC, &p.until);

@@ -1,6 +1,5 @@
 /* Object trees to Elixir terms. */
-#include <stdlib.h>
-#include <string.h>
+#include "nif/object.h"
 
 #include "nif/checkpoint.h"
 #include "nif/table.h"

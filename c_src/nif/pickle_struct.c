@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/pickle/node.h"
+#include "nif/pickle_numpy.h"
 #include "nif/pickle_tensor.h"
 #include "nif/pickle_walk.h"
 #include "nif/tensor.h"

@@ -1,11 +1,8 @@
 #include "nif/pickle_tensor.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "core/base/element.h"
 #include "core/pickle/node.h"
-#include "nif/term.h"
 
 static void put_dims(xt_pickler *p, const int64_t *dims, int ndim) {
   if (ndim > 3) xt_pickler_put_mark(p);
@@ -163,77 +160,5 @@ void xt_pickle_tensor_bytes(xt_pickle_template *d, const xt_save_tensors *s, con
   put_hooks(p);
   put_dtype(p, s->views[view].dtype);
   xt_pickler_put_tuple(p);
-  xt_pickler_put_reduce(p);
-}
-
-/* ---- numpy ---- */
-
-bool xt_pickle_numpy_code(xt_dtype dtype, char code[8]) {
-  const xt_dtype_info *info = xt_dtype_get(dtype);
-  char kind = 0;
-  if (info->kind == XT_KIND_INT) kind = 'i';
-  else if (info->kind == XT_KIND_UINT) kind = 'u';
-  else if (info->kind == XT_KIND_BOOL) kind = 'b';
-  else if (dtype == XT_float16 || dtype == XT_float32 || dtype == XT_float64) kind = 'f';
-  else if (dtype == XT_complex64 || dtype == XT_complex128) kind = 'c';
-  snprintf(code, 8, "%c%u", kind ? kind : '?', (unsigned)info->size);
-  return kind != 0;
-}
-
-bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]) {
-  const xt_dtype_info *info = xt_dtype_get(dtype);
-  ErlNifSInt64 integer = 0;
-  ErlNifUInt64 natural = 0;
-  double re = 0, im = 0;
-  bool boolean;
-  memset(bytes, 0, 16);
-  switch (info->kind) {
-  case XT_KIND_BOOL:
-    if (!xt_get_bool(env, term, &boolean)) return false;
-    bytes[0] = boolean;
-    return true;
-  case XT_KIND_UINT:
-    if (dtype == XT_uint64 && enif_get_uint64(env, term, &natural)) return memcpy(bytes, &natural, 8), true;
-    /* fall through */
-  case XT_KIND_INT:
-    if (!enif_get_int64(env, term, &integer) || !xt_element_int_fits(dtype, integer)) return false;
-    memcpy(bytes, &integer, info->size);
-    return true;
-  case XT_KIND_COMPLEX:
-    if (!xt_get_complex(env, term, &re, &im)) return false;
-    if (info->size == 16) memcpy(bytes, (double[]){re, im}, 16);
-    else memcpy(bytes, (float[]){(float)re, (float)im}, 8);
-    return true;
-  default:
-    if (enif_get_int64(env, term, &integer)) re = (double)integer;
-    else if (!xt_get_float(env, term, &re)) return false;
-    if (info->size == 8) memcpy(bytes, &re, 8);
-    else if (info->size == 4) memcpy(bytes, &(float){(float)re}, 4);
-    else memcpy(bytes, &(uint16_t){xt_element_half(re)}, 2);
-    return true;
-  }
-}
-
-/* scalar(dtype(code, False, True), bytes); the dtype's state is (3, '<', None, None, None, -1, -1, 0) */
-void xt_pickle_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes) {
-  size_t size = xt_dtype_get(dtype)->size;
-  xt_pickler_put_global(p, "numpy.core.multiarray\nscalar\n");
-  xt_pickler_put_global(p, "numpy\ndtype\n");
-  xt_pickler_put_text(p, code, strlen(code));
-  xt_pickler_put_bool(p, false);
-  xt_pickler_put_bool(p, true);
-  xt_pickler_put_tuple_of(p, 3);
-  xt_pickler_put_reduce(p);
-  xt_pickler_put_mark(p);
-  xt_pickler_put_int(p, 3);
-  xt_pickler_put_text(p, size == 1 ? "|" : "<", 1);
-  for (int i = 0; i < 3; i++) xt_pickler_put_none(p);
-  xt_pickler_put_int(p, -1);
-  xt_pickler_put_int(p, -1);
-  xt_pickler_put_int(p, 0);
-  xt_pickler_put_tuple(p);
-  xt_pickler_put_build(p);
-  xt_pickler_put_bytes(p, bytes, size);
-  xt_pickler_put_tuple_of(p, 2);
   xt_pickler_put_reduce(p);
 }

@@ -5,14 +5,11 @@
 #include "core/memory/memory.h"
 #include "core/os/atomic_file.h"
 #include "core/os/mapping.h"
-#include "nif/checkpoint.h"
 #include "nif/pickle_term.h"
-#include "nif/saver.h"
+#include "nif/region_binary.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
-
-static ErlNifResourceType *saver_type;
 
 /* All that a save holds; the reaper frees it. */
 typedef struct {
@@ -64,11 +61,7 @@ static void saver_destroyed(ErlNifEnv *env, void *object) {
   drop_save_job(resource->save_job);
 }
 
-bool xt_saver_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = saver_destroyed};
-  saver_type = enif_open_resource_type_x(env, "extorch_saver", &init, ERL_NIF_RT_CREATE, NULL);
-  return saver_type != NULL;
-}
+const ErlNifResourceTypeInit xt_saver_callbacks = {.dtor = saver_destroyed};
 
 /* ---- The plan ---- */
 
@@ -226,7 +219,7 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
       arity != 2 || !xt_get_bool(env, flags[0], &compact) || !xt_get_bool(env, flags[1], &duplicate) ||
       !enif_is_list(env, argv[4]))
     return enif_make_badarg(env);
-  saver_resource *resource = enif_alloc_resource(saver_type, sizeof *resource);
+  saver_resource *resource = enif_alloc_resource(xt_saver_type, sizeof *resource);
   atomic_flag_clear(&resource->busy);
   save_job *s = resource->save_job = calloc(1, sizeof *s);
   ERL_NIF_TERM term = enif_make_resource(env, resource);
@@ -257,7 +250,7 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
 /* ---- Into a file ---- */
 
 static bool get_saving(ErlNifEnv *env, ERL_NIF_TERM term, saver_resource **out) {
-  return enif_get_resource(env, term, saver_type, (void **)out) && (*out)->save_job;
+  return enif_get_resource(env, term, xt_saver_type, (void **)out) && (*out)->save_job;
 }
 
 static ERL_NIF_TERM busy(ErlNifEnv *env) {

@@ -1,12 +1,78 @@
 /* Checkpoints whose bytes Elixir reads (ExTorch.Source): which bytes are needed, and what they make.
  *
- * where → {:header, offset, size}: the record's header is to be read and given to source_reader_check_header, then asked again
- * where → {:bytes, offset, size}: what the tensor or record is made of
+ * where → {:header, offset, size}: the record's header is to be read and given to source_reader_check_header, then
+ * asked again where → {:bytes, offset, size}: what the tensor or record is made of
  */
+#include <string.h>
+
 #include "nif/checkpoint.h"
 #include "nif/materialize.h"
+#include "nif/region_binary.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
+
+/* ---- Opening ---- */
+
+/* {:need, offset, size} while bytes are missing, :open afterwards. */
+static ERL_NIF_TERM make_need(ErlNifEnv *env, const xt_need *need) {
+  if (!need->size) return xt_am_open;
+  return enif_make_tuple3(env, xt_am_need, enif_make_uint64(env, need->offset), enif_make_uint64(env, need->size));
+}
+
+/* source_reader_open(size, options) :: {:ok, {checkpoint, need}, 0} | {:error, e}     for sources that Elixir reads */
+ERL_NIF_TERM xt_nif_source_reader_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  ErlNifUInt64 size;
+  xt_checkpoint_options opts;
+  xt_error error;
+  (void)argc;
+  if (!enif_get_uint64(env, argv[0], &size) || !xt_get_checkpoint_options(env, argv[1], &opts))
+    return enif_make_badarg(env);
+  xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
+  if (!handle) {
+    xt_error_set(&error, XT_STATUS_no_memory, "no memory to open the checkpoint");
+    return xt_make_error(env, &error);
+  }
+  xt_checkpoint_begin(&handle->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify, &error);
+  xt_status status = xt_checkpoint_step(&handle->checkpoint, &handle->need, &error);
+  if (status != XT_STATUS_ok) {
+    xt_checkpoint_handle_free(&handle->reapable);
+    return xt_make_error(env, &error);
+  }
+  ERL_NIF_TERM need = make_need(env, &handle->need);
+  return xt_make_ok(env, enif_make_tuple2(env, xt_make_checkpoint(env, handle), need));
+}
+
+/* source_reader_fill(checkpoint, binary) :: {:ok, need | :open, 0} | {:error, e}     the bytes that were needed */
+ERL_NIF_TERM xt_nif_source_reader_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_resource *resource;
+  ErlNifBinary bytes;
+  xt_error error;
+  (void)argc;
+  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &bytes))
+    return enif_make_badarg(env);
+  /* alone: a checkpoint that is being opened is no use to anybody else */
+  uint_least64_t idle = 0;
+  if (!atomic_compare_exchange_strong(&resource->state, &idle, 2)) {
+    xt_error_set(&error, idle & 1 ? XT_STATUS_released : XT_STATUS_busy, "this checkpoint is in use");
+    return xt_make_error(env, &error);
+  }
+  xt_checkpoint_handle *handle = resource->handle;
+  xt_status status = XT_STATUS_ok;
+  if (handle->open || !handle->need.size || bytes.size != handle->need.size)
+    status = xt_error_set(&error, XT_STATUS_io, "the source gave %zu bytes where %zu were asked for", bytes.size,
+                          handle->need.size);
+  if (status == XT_STATUS_ok) {
+    memcpy(handle->need.to, bytes.data, bytes.size);
+    status = xt_checkpoint_step(&handle->checkpoint, &handle->need, &error);
+  }
+  if (status != XT_STATUS_ok) handle->need = (xt_need){0, 0, NULL};
+  if (status == XT_STATUS_ok && !handle->need.size) handle->open = true;
+  ERL_NIF_TERM need = make_need(env, &handle->need);
+  xt_checkpoint_leave(resource);
+  return status == XT_STATUS_ok ? xt_make_ok(env, need) : xt_make_error(env, &error);
+}
+
+/* ---- Reading ---- */
 
 /* What is asked for: an entry by its index, or a record by its name. */
 static bool get_target(ErlNifEnv *env, ERL_NIF_TERM term, const xt_checkpoint *c, xt_record **record,

@@ -80,4 +80,25 @@
 XT_NIFS(XT_DECLARE_NIF)
 #undef XT_DECLARE_NIF
 
+/* The resource types. library.c opens each as "extorch_<name>" with the callbacks that the owning file defines. */
+#define XT_RESOURCES(X) \
+  X(tensor)             \
+  X(tensor_binary)      \
+  X(region_binary)      \
+  X(blob_owner)         \
+  X(checkpoint)         \
+  X(batch_load)         \
+  X(loader)             \
+  X(saver)              \
+  X(atomic_file)        \
+  X(archive)            \
+  X(collection)         \
+  X(collection_marker)
+
+#define XT_DECLARE_RESOURCE(name)              \
+  extern ErlNifResourceType *xt_##name##_type; \
+  extern const ErlNifResourceTypeInit xt_##name##_callbacks;
+XT_RESOURCES(XT_DECLARE_RESOURCE)
+#undef XT_DECLARE_RESOURCE
+
 #endif

@@ -7,8 +7,6 @@
 #include "nif/table.h"
 #include "nif/term.h"
 
-static ErlNifResourceType *tensor_type;
-
 /* Light ones are freed where they are dropped: sent to another thread, their small pieces would come back to this one
  * through malloc's lock. Only one at a time, since what it owned may be the last handle of the next in a long chain. */
 void xt_tensor_drop(xt_tensor *tensor) {
@@ -39,18 +37,14 @@ static void tensor_destroyed(ErlNifEnv *env, void *object) {
   release(object);
 }
 
-bool xt_tensor_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = tensor_destroyed, .members = 4, .dyncall = xt_export_tensor};
-  tensor_type = enif_init_resource_type(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
-  return tensor_type != NULL;
-}
+const ErlNifResourceTypeInit xt_tensor_callbacks = {.dtor = tensor_destroyed, .dyncall = xt_export_tensor};
 
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
   ERL_NIF_TERM inner;
-  if (enif_get_resource(env, term, tensor_type, (void **)out)) return true;
+  if (enif_get_resource(env, term, xt_tensor_type, (void **)out)) return true;
   if (enif_get_map_value(env, term, xt_am_tensor, &inner)) term = inner; /* a %BlobView{} */
   return enif_get_map_value(env, term, xt_am_resource, &inner) &&
-         enif_get_resource(env, inner, tensor_type, (void **)out);
+         enif_get_resource(env, inner, xt_tensor_type, (void **)out);
 }
 
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {
@@ -77,7 +71,7 @@ xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error
 
 ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
   const xt_tensor_info *info = &handle->info;
-  xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
+  xt_tensor_resource *resource = enif_alloc_resource(xt_tensor_type, sizeof *resource);
   atomic_init(&resource->state, 0);
   atomic_init(&resource->owner, NULL);
   resource->handle = handle;

@@ -23,8 +23,6 @@ typedef struct {
   _Atomic(void *) owner; /* the resource that blobs of this tensor have as their owner, made by the first */
 } xt_tensor_resource;
 
-bool xt_tensor_register(ErlNifEnv *env);
-
 /* A %Tensor{}, a %BlobView{} or the resource itself. False: something else. */
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
 

@@ -1,6 +1,4 @@
 /* Erlang binaries and tensors over the same memory. Memory that a binary sees is frozen while the binary lives. */
-#include "nif/tensor_binary.h"
-
 #include <string.h>
 
 #include "core/memory/memory.h"
@@ -18,8 +16,6 @@ typedef struct {
   xt_frozen frozen;
 } view_resource;
 
-static ErlNifResourceType *view_type;
-
 static void view_destroyed(ErlNifEnv *env, void *object) {
   view_resource *view = object;
   (void)env;
@@ -27,11 +23,7 @@ static void view_destroyed(ErlNifEnv *env, void *object) {
   xt_tensor_drop(view->handle);
 }
 
-bool xt_tensor_binary_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = view_destroyed};
-  view_type = enif_open_resource_type_x(env, "extorch_view", &init, ERL_NIF_RT_CREATE, NULL);
-  return view_type != NULL;
-}
+const ErlNifResourceTypeInit xt_tensor_binary_callbacks = {.dtor = view_destroyed};
 
 /* Bytes of a contiguous tensor of this shape; false when the shape is negative or overflows. */
 static bool shape_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *strides, size_t *bytes) {
@@ -118,7 +110,7 @@ static ERL_NIF_TERM make_view(ErlNifEnv *env, xt_tensor *handle) {
     xt_tensor_drop(handle);
     return xt_make_text(env, "", 0);
   }
-  view_resource *view = enif_alloc_resource(view_type, sizeof *view);
+  view_resource *view = enif_alloc_resource(xt_tensor_binary_type, sizeof *view);
   view->handle = handle;
   xt_frozen_add(&view->frozen, info->data, info->span);
   ERL_NIF_TERM binary = enif_make_resource_binary(env, view, info->data, info->span);

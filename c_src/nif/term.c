@@ -115,6 +115,40 @@ bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im) {
          enif_get_map_value(env, term, xt_am_im, &part) && get_part(env, part, im);
 }
 
+bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]) {
+  const xt_dtype_info *info = xt_dtype_get(dtype);
+  ErlNifSInt64 integer = 0;
+  ErlNifUInt64 natural = 0;
+  double re = 0, im = 0;
+  bool boolean;
+  memset(bytes, 0, 16);
+  switch (info->kind) {
+  case XT_KIND_BOOL:
+    if (!xt_get_bool(env, term, &boolean)) return false;
+    bytes[0] = boolean;
+    return true;
+  case XT_KIND_UINT:
+    if (dtype == XT_uint64 && enif_get_uint64(env, term, &natural)) return memcpy(bytes, &natural, 8), true;
+    /* fall through */
+  case XT_KIND_INT:
+    if (!enif_get_int64(env, term, &integer) || !xt_element_int_fits(dtype, integer)) return false;
+    memcpy(bytes, &integer, info->size);
+    return true;
+  case XT_KIND_COMPLEX:
+    if (!xt_get_complex(env, term, &re, &im)) return false;
+    if (info->size == 16) memcpy(bytes, (double[]){re, im}, 16);
+    else memcpy(bytes, (float[]){(float)re, (float)im}, 8);
+    return true;
+  default:
+    if (enif_get_int64(env, term, &integer)) re = (double)integer;
+    else if (!xt_get_float(env, term, &re)) return false;
+    if (info->size == 8) memcpy(bytes, &re, 8);
+    else if (info->size == 4) memcpy(bytes, &(float){(float)re}, 4);
+    else memcpy(bytes, &(uint16_t){xt_element_half(re)}, 2);
+    return true;
+  }
+}
+
 ERL_NIF_TERM xt_make_bool(bool value) { return value ? xt_am_true : xt_am_false; }
 
 ERL_NIF_TERM xt_make_float(ErlNifEnv *env, double value) {

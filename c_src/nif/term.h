@@ -141,6 +141,7 @@ bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out); /* :cpu, 
 bool xt_get_dims(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *dims, int *ndim); /* a tuple or list of integers */
 bool xt_get_float(ErlNifEnv *env, ERL_NIF_TERM term, double *out);             /* also :nan, :infinity, :neg_infinity */
 bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im);
+bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]); /* a number that fits */
 
 ERL_NIF_TERM xt_make_bool(bool value);
 ERL_NIF_TERM xt_make_float(ErlNifEnv *env, double value);
