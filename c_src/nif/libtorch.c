@@ -14,7 +14,13 @@
 const xt_torch_api *xt_torch;
 
 static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
-static int refused(void) { return (int)xt_memory_refused(); }
+static xt_status alloc_status(void) {
+  switch (xt_memory_refused()) {
+  case XT_REFUSED_BUDGET: return XT_STATUS_limit;
+  case XT_REFUSED_MACHINE: return XT_STATUS_no_memory;
+  default: return XT_STATUS_ok;
+  }
+}
 
 static const xt_torch_host host = {
     .abi = XT_TORCH_ABI,
@@ -22,7 +28,7 @@ static const xt_torch_host host = {
     .leave = xt_exit_guard_leave,
     .alloc = xt_memory_alloc,
     .free = xt_memory_free,
-    .refused = refused,
+    .alloc_status = alloc_status,
     .is_frozen = xt_frozen_overlaps,
     .tensor_count = count_tensors,
     .arena_alloc = xt_arena_alloc,

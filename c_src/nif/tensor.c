@@ -157,7 +157,7 @@ ERL_NIF_TERM xt_nif_tensor_set_requires_grad(ErlNifEnv *env, int argc, const ERL
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &flag)) return enif_make_badarg(env);
   if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_mark(resource->handle, flag, &marked, &error);
+  xt_status status = xt_torch->tensor_set_requires_grad(resource->handle, flag, &marked, &error);
   xt_tensor_leave(resource);
   return xt_return_tensor(env, status, marked, &error);
 }

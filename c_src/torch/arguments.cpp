@@ -1,4 +1,4 @@
-/* Arguments of operators: values to the types of a schema. */
+/* Converts operator arguments (xt_value) to the types of a schema. */
 #include <algorithm>
 #include <cmath>
 
@@ -8,19 +8,19 @@
 namespace xt {
 namespace {
 
-struct Name {
+struct NamedNumber {
   const char *text;
   int64_t number;
 };
-const Name layouts[] = {{"strided", 0}, {"sparse", 1},     {"sparse_coo", 1}, {"sparse_csr", 2},
-                        {"mkldnn", 3},  {"sparse_csc", 4}, {"sparse_bsr", 5}, {"sparse_bsc", 6}};
-const Name memory_formats[] = {
+const NamedNumber layouts[] = {{"strided", 0}, {"sparse", 1},     {"sparse_coo", 1}, {"sparse_csr", 2},
+                               {"mkldnn", 3},  {"sparse_csc", 4}, {"sparse_bsr", 5}, {"sparse_bsc", 6}};
+const NamedNumber memory_formats[] = {
     {"contiguous_format", 0}, {"preserve_format", 1}, {"channels_last", 2}, {"channels_last_3d", 3}};
-const Name qschemes[] = {
+const NamedNumber qschemes[] = {
     {"per_tensor_affine", 0}, {"per_channel_affine", 1}, {"per_tensor_symmetric", 2}, {"per_channel_symmetric", 3}};
 
-template <size_t N> bool by_name(const Name (&names)[N], const char *text, c10::IValue &out) {
-  for (const Name &name : names)
+template <size_t N> bool find_name(const NamedNumber (&names)[N], const char *text, c10::IValue &out) {
+  for (const NamedNumber &name : names)
     if (!strcmp(name.text, text)) {
       out = name.number;
       return true;
@@ -28,7 +28,7 @@ template <size_t N> bool by_name(const Name (&names)[N], const char *text, c10::
   return false;
 }
 
-/* :infinity and its kin, as Elixir has no such floats. */
+/* :infinity, :neg_infinity and :nan; Elixir floats cannot represent these values. */
 bool special_float(const xt_value &value, double &out) {
   if (value.kind != XT_VALUE_NAME || value.name.indexed) return false;
   if (!strcmp(value.name.text, "infinity")) out = INFINITY;
@@ -80,17 +80,21 @@ bool to_device(const xt_value &value, c10::IValue &out) {
   for (const auto &known : {std::make_pair("cpu", XT_DEVICE_CPU), std::make_pair("cuda", XT_DEVICE_CUDA),
                             std::make_pair("mps", XT_DEVICE_MPS), std::make_pair("meta", XT_DEVICE_META)})
     if (text == known.first) {
-      out = device_of({known.second, static_cast<int>(index)});
+      out = to_torch_device({known.second, static_cast<int>(index)});
       return true;
     }
   return false;
 }
 
-/* How far a value had to be bent to fit; the overload that bends least is taken. */
-enum Cost { EXACT = 0, WIDENED = 100, REPEATED = 200, WRAPPED = 1000 };
+/* Costs of the conversions of one argument. The overload with the lowest total cost is called. */
+enum Cost {
+  WIDENED = 100,  /* integer to float, atom to string */
+  REPEATED = 200, /* one number to a list of a fixed length */
+  WRAPPED = 1000  /* number to tensor */
+};
 
-bool coerce_list(const c10::TypePtr &element, const xt_value &value, int64_t repeat, c10::IValue &out, int &cost) {
-  /* Sizes, dtypes and the like travel as plain integers. */
+bool convert_list(const c10::TypePtr &element, const xt_value &value, int64_t repeat, c10::IValue &out, int &cost) {
+  /* Sizes, dtypes, layouts and memory formats are passed as integers. */
   auto kind = element->kind();
   bool as_int = kind == c10::TypeKind::SymIntType || kind == c10::TypeKind::ScalarTypeType ||
                 kind == c10::TypeKind::LayoutType || kind == c10::TypeKind::MemoryFormatType;
@@ -99,13 +103,14 @@ bool coerce_list(const c10::TypePtr &element, const xt_value &value, int64_t rep
     list.reserve(value.list.count);
     for (size_t i = 0; i < value.list.count; i++) {
       c10::IValue item;
-      if (!coerce(element, value.list.items[i], 0, false, item, cost)) return false;
+      if (!convert_argument(element, value.list.items[i], 0, false, item, cost)) return false;
       list.push_back(std::move(item));
     }
   } else {
-    /* torch takes one number where it says int[2] */
+    /* Like torch, accepts one number for a parameter of type int[2]. */
     c10::IValue item;
-    if (repeat <= 0 || value.kind == XT_VALUE_TENSOR || !coerce(element, value, 0, false, item, cost)) return false;
+    if (repeat <= 0 || value.kind == XT_VALUE_TENSOR || !convert_argument(element, value, 0, false, item, cost))
+      return false;
     for (int64_t i = 0; i < repeat; i++) list.push_back(item);
     cost += REPEATED;
   }
@@ -115,8 +120,8 @@ bool coerce_list(const c10::TypePtr &element, const xt_value &value, int64_t rep
 
 } // namespace
 
-bool coerce(const c10::TypePtr &type, const xt_value &value, int64_t repeat, bool may_wrap, c10::IValue &out,
-            int &cost) {
+bool convert_argument(const c10::TypePtr &type, const xt_value &value, int64_t repeat, bool may_wrap, c10::IValue &out,
+                      int &cost) {
   at::Scalar scalar;
   switch (type->kind()) {
   case c10::TypeKind::OptionalType:
@@ -124,7 +129,7 @@ bool coerce(const c10::TypePtr &type, const xt_value &value, int64_t repeat, boo
       out = c10::IValue();
       return true;
     }
-    return coerce(type->containedTypes()[0], value, repeat, may_wrap, out, cost);
+    return convert_argument(type->containedTypes()[0], value, repeat, may_wrap, out, cost);
   case c10::TypeKind::TensorType:
     if (value.kind == XT_VALUE_TENSOR) {
       out = unwrap(value.tensor);
@@ -170,16 +175,16 @@ bool coerce(const c10::TypePtr &type, const xt_value &value, int64_t repeat, boo
     return true;
   case c10::TypeKind::DeviceObjType: return to_device(value, out);
   case c10::TypeKind::ScalarTypeType: return to_dtype(value, out);
-  case c10::TypeKind::LayoutType: return value.kind == XT_VALUE_NAME && by_name(layouts, value.name.text, out);
+  case c10::TypeKind::LayoutType: return value.kind == XT_VALUE_NAME && find_name(layouts, value.name.text, out);
   case c10::TypeKind::MemoryFormatType:
-    return value.kind == XT_VALUE_NAME && by_name(memory_formats, value.name.text, out);
-  case c10::TypeKind::QSchemeType: return value.kind == XT_VALUE_NAME && by_name(qschemes, value.name.text, out);
-  case c10::TypeKind::ListType: return coerce_list(type->containedTypes()[0], value, repeat, out, cost);
+    return value.kind == XT_VALUE_NAME && find_name(memory_formats, value.name.text, out);
+  case c10::TypeKind::QSchemeType: return value.kind == XT_VALUE_NAME && find_name(qschemes, value.name.text, out);
+  case c10::TypeKind::ListType: return convert_list(type->containedTypes()[0], value, repeat, out, cost);
   default: return false;
   }
 }
 
-std::string words_for(const xt_value &value) {
+std::string describe_value(const xt_value &value) {
   switch (value.kind) {
   case XT_VALUE_NIL: return "nil";
   case XT_VALUE_BOOL: return value.boolean ? "true" : "false";
@@ -194,7 +199,7 @@ std::string words_for(const xt_value &value) {
   case XT_VALUE_TENSOR: return "a tensor";
   case XT_VALUE_LIST: return "a list of " + std::to_string(value.list.count);
   }
-  return "something else";
+  return "an unknown value";
 }
 
 } // namespace xt

@@ -1,4 +1,4 @@
-/* Operators: finding the overload that takes the arguments, the call, and its results. */
+/* Operators: finds the overload that accepts the arguments, calls it and converts its results. */
 #include "torch/operators.hpp"
 
 #include <algorithm>
@@ -10,64 +10,17 @@
 namespace xt {
 namespace {
 
-/* ---- Overload resolution ---- */
-
-Match match(const c10::FunctionSchema &schema, const xt_op_call &call) {
-  Match found;
-  const auto &parameters = schema.arguments();
-  std::vector<bool> used(call.kwarg_count, false);
-  size_t positional = 0;
-  for (const auto &parameter : parameters) positional += !parameter.kwarg_only();
-  if (call.arg_count > positional) {
-    found.problem =
-        "takes at most " + std::to_string(positional) + " positional arguments, got " + std::to_string(call.arg_count);
-    return found;
-  }
-  for (size_t i = 0; i < parameters.size(); i++) {
-    const auto &parameter = parameters[i];
-    const xt_value *value = i < call.arg_count ? &call.args[i] : nullptr;
-    for (size_t k = 0; k < call.kwarg_count; k++) {
-      if (parameter.name() != call.kwargs[k].name) continue;
-      if (value) {
-        found.problem = "argument `" + parameter.name() + "` is given twice";
-        return found;
-      }
-      value = &call.kwargs[k].value;
-      used[k] = true;
-    }
-    c10::IValue slot;
-    if (!value) {
-      if (!parameter.default_value()) {
-        found.problem = "argument `" + parameter.name() + "` (" + parameter.real_type()->str() + ") is missing";
-        return found;
-      }
-      slot = *parameter.default_value();
-      found.cost += 1;
-    } else if (!coerce(parameter.real_type(), *value, parameter.N() ? *parameter.N() : 0, i > 0, slot, found.cost)) {
-      found.problem =
-          "argument `" + parameter.name() + "` expects " + parameter.real_type()->str() + ", got " + words_for(*value);
-      return found;
-    } else {
-      found.fitted++;
-    }
-    found.stack.push_back(std::move(slot));
-  }
-  for (size_t k = 0; k < call.kwarg_count; k++)
-    if (!used[k]) {
-      found.problem = std::string("has no argument `") + call.kwargs[k].name + "`";
-      return found;
-    }
-  return found;
-}
+/* ---- Lookup by name ---- */
 
 using Overloads = std::vector<c10::OperatorHandle>;
 
+/* All overloads of every operator, by "namespace::name". */
 const std::unordered_map<std::string, Overloads> &operators() {
   static const auto *all = [] {
     auto *table = new std::unordered_map<std::string, Overloads>();
     for (const auto &name : c10::Dispatcher::singleton().getAllOpNames())
       if (auto found = c10::Dispatcher::singleton().findSchema(name)) (*table)[name.name].push_back(*found);
-    /* the plain overload first, the rest by name: ties are then decided the same way everywhere */
+    /* Sorted, so that ties between overloads are resolved the same way everywhere. The unnamed overload is first. */
     for (auto &entry : *table)
       std::sort(entry.second.begin(), entry.second.end(), [](const auto &a, const auto &b) {
         return a.operator_name().overload_name < b.operator_name().overload_name;
@@ -77,89 +30,172 @@ const std::unordered_map<std::string, Overloads> &operators() {
   return *all;
 }
 
-[[noreturn]] void unknown_operator(const std::string &asked, const std::string &full) {
-  std::vector<std::pair<size_t, std::string>> near;
+[[noreturn]] void fail_unknown(const std::string &requested, const std::string &full) {
+  std::vector<std::pair<size_t, std::string>> similar;
   for (const auto &entry : operators()) {
     if (entry.first.rfind("aten::", 0) != 0 || entry.first[6] == '_') continue;
     size_t distance =
         xt_suggest_distance(entry.first.c_str() + 6, full.c_str() + (full.rfind("aten::", 0) == 0 ? 6 : 0));
-    if (distance <= 1 + asked.size() / 4) near.emplace_back(distance, entry.first.substr(6));
+    if (distance <= 1 + requested.size() / 4) similar.emplace_back(distance, entry.first.substr(6));
   }
-  std::sort(near.begin(), near.end());
-  std::string text = "there is no operator \"" + asked + "\"";
-  for (size_t i = 0; i < near.size() && i < 3; i++)
-    text += (i ? ", " : "; did you mean ") + ("\"" + near[i].second + "\"");
-  refuse(XT_STATUS_not_found, text + (near.empty() ? "" : "?"));
+  std::sort(similar.begin(), similar.end());
+  std::string text = "there is no operator \"" + requested + "\"";
+  for (size_t i = 0; i < similar.size() && i < 3; i++)
+    text += (i ? ", " : "; did you mean ") + ("\"" + similar[i].second + "\"");
+  fail(XT_STATUS_not_found, text + (similar.empty() ? "" : "?"));
 }
 
-/* Operators that read files, move memory from under others or belong to autograd. */
+/* Operators that read files, replace or move the memory of a tensor, or belong to autograd. */
 const char *const denied[] = {"aten::from_file",   "aten::set_",      "aten::set_data",     "aten::requires_grad_",
                               "aten::retain_grad", "aten::_backward", "aten::record_stream"};
 
-/* "add" · "aten::add" · "aten::add.Tensor" */
-Overloads lookup(const std::string &asked) {
-  std::string full = asked;
-  if (full.find("::") == std::string::npos) {
-    if (full[0] == '_')
-      refuse(XT_STATUS_forbidden, "operators that begin with _ are LibTorch's own business; if you know what it does, "
-                                  "call it by its full name, \"aten::" +
-                                      asked + "\"");
-    full = "aten::" + full;
-  }
-  std::string overload;
-  auto dot = full.find('.', full.find("::"));
-  bool one = dot != std::string::npos;
-  if (one) overload = full.substr(dot + 1), full.resize(dot);
-  for (const char *name : denied)
-    if (full == name)
-      refuse(XT_STATUS_forbidden, full + " is not offered: it would move or replace memory that others may see, or "
-                                         "reach outside LibTorch; make a new tensor instead");
-  auto entry = operators().find(full);
-  if (entry == operators().end()) unknown_operator(asked, full);
-  if (!one) return entry->second;
-  std::string names;
-  for (const auto &candidate : entry->second) {
-    if (candidate.operator_name().overload_name == overload) return {candidate};
-    names += (names.empty() ? "" : ", ") + full +
-             (candidate.operator_name().overload_name.empty() ? "" : "." + candidate.operator_name().overload_name);
-  }
-  refuse(XT_STATUS_not_found, full + " has no overload \"" + overload + "\"; it has " + names);
+std::string full_name(const std::string &requested) {
+  if (requested.find("::") != std::string::npos) return requested;
+  if (requested[0] == '_')
+    fail(XT_STATUS_forbidden,
+         "operators whose name begins with _ are internal to LibTorch; to call one anyway, use its "
+         "full name, \"aten::" +
+             requested + "\"");
+  return "aten::" + requested;
 }
 
-std::pair<c10::OperatorHandle, Match> resolve(const xt_op_call &call) {
+void check_allowed(const std::string &full) {
+  for (const char *name : denied)
+    if (full == name)
+      fail(XT_STATUS_forbidden, full + " is not available: it reads files, belongs to autograd or replaces memory that "
+                                       "may be shared; create a new tensor instead");
+}
+
+/* Returns the overloads of "add", "aten::add" or "aten::add.Tensor"; only the named one in the last case. */
+Overloads lookup(const std::string &requested) {
+  std::string full = full_name(requested), overload;
+  auto dot = full.find('.', full.find("::"));
+  bool has_overload = dot != std::string::npos;
+  if (has_overload) overload = full.substr(dot + 1), full.resize(dot);
+  check_allowed(full);
+  auto entry = operators().find(full);
+  if (entry == operators().end()) fail_unknown(requested, full);
+  if (!has_overload) return entry->second;
+  std::string names;
+  for (const auto &candidate : entry->second) {
+    const auto &name = candidate.operator_name().overload_name;
+    if (name == overload) return {candidate};
+    names += (names.empty() ? "" : ", ") + full + (name.empty() ? "" : "." + name);
+  }
+  fail(XT_STATUS_not_found, full + " has no overload \"" + overload + "\"; it has " + names);
+}
+
+/* ---- Overload resolution ---- */
+
+/* The result of matching a call against one overload. */
+struct Match {
+  Stack stack;
+  int cost = 0;
+  size_t matched = 0;  /* arguments that were converted before the problem was found */
+  std::string problem; /* empty if the overload accepts the call */
+};
+
+/* Finds the argument for parameter i, by position or by name. Sets `value` to null if there is none. */
+bool find_argument(const xt_op_call &call, const c10::Argument &parameter, size_t i, std::vector<bool> &used,
+                   const xt_value *&value, std::string &problem) {
+  value = i < call.arg_count ? &call.args[i] : nullptr;
+  for (size_t k = 0; k < call.kwarg_count; k++) {
+    if (parameter.name() != call.kwargs[k].name) continue;
+    if (value) {
+      problem = "argument `" + parameter.name() + "` is given twice";
+      return false;
+    }
+    value = &call.kwargs[k].value;
+    used[k] = true;
+  }
+  return true;
+}
+
+/* Appends the argument for parameter i, or its default value, to the stack. */
+bool add_argument(const xt_value *value, const c10::Argument &parameter, size_t i, Match &match) {
+  c10::IValue slot;
+  if (!value) {
+    if (!parameter.default_value()) {
+      match.problem = "argument `" + parameter.name() + "` (" + parameter.real_type()->str() + ") is missing";
+      return false;
+    }
+    slot = *parameter.default_value();
+    match.cost += 1;
+  } else {
+    int64_t repeat = parameter.N() ? *parameter.N() : 0;
+    if (!convert_argument(parameter.real_type(), *value, repeat, i > 0, slot, match.cost)) {
+      match.problem = "argument `" + parameter.name() + "` expects " + parameter.real_type()->str() + ", got " +
+                      describe_value(*value);
+      return false;
+    }
+    match.matched++;
+  }
+  match.stack.push_back(std::move(slot));
+  return true;
+}
+
+Match match_overload(const c10::FunctionSchema &schema, const xt_op_call &call) {
+  Match match;
+  const auto &parameters = schema.arguments();
+  std::vector<bool> used(call.kwarg_count, false);
+  size_t positional = 0;
+  for (const auto &parameter : parameters) positional += !parameter.kwarg_only();
+  if (call.arg_count > positional) {
+    match.problem =
+        "takes at most " + std::to_string(positional) + " positional arguments, got " + std::to_string(call.arg_count);
+    return match;
+  }
+  for (size_t i = 0; i < parameters.size(); i++) {
+    const xt_value *value;
+    if (!find_argument(call, parameters[i], i, used, value, match.problem) ||
+        !add_argument(value, parameters[i], i, match))
+      return match;
+  }
+  for (size_t k = 0; k < call.kwarg_count && match.problem.empty(); k++)
+    if (!used[k]) match.problem = std::string("has no argument `") + call.kwargs[k].name + "`";
+  return match;
+}
+
+[[noreturn]] void fail_no_match(const Overloads &overloads, const std::vector<Match> &matches, size_t closest) {
+  std::string text = c10::toString(overloads[closest].operator_name()) + ": " + matches[closest].problem +
+                     ". The schema is " + c10::toString(overloads[closest].schema());
+  if (overloads.size() > 1) text += "; other overloads:";
+  for (size_t i = 0, listed = 0; i < overloads.size() && listed < 6; i++)
+    if (i != closest) text += (listed++ ? ", " : " ") + c10::toString(overloads[i].operator_name());
+  fail(XT_STATUS_bad_argument, text);
+}
+
+/* Returns the overload that accepts the arguments at the lowest cost, and the converted arguments. */
+std::pair<c10::OperatorHandle, Stack> resolve(const xt_op_call &call) {
   Overloads overloads = lookup(call.name);
-  size_t best = overloads.size(), nearest = 0;
+  size_t best = overloads.size(), closest = 0;
   std::vector<Match> matches;
   for (size_t i = 0; i < overloads.size(); i++) {
-    matches.push_back(match(overloads[i].schema(), call));
+    matches.push_back(match_overload(overloads[i].schema(), call));
     if (matches[i].problem.empty() && (best == overloads.size() || matches[i].cost < matches[best].cost)) best = i;
-    if (matches[i].fitted > matches[nearest].fitted) nearest = i;
+    if (matches[i].matched > matches[closest].matched) closest = i;
   }
-  if (best < overloads.size()) return {overloads[best], std::move(matches[best])};
-  std::string text = c10::toString(overloads[nearest].operator_name()) + ": " + matches[nearest].problem +
-                     ". The schema is " + c10::toString(overloads[nearest].schema());
-  if (overloads.size() > 1) {
-    text += "; other overloads:";
-    for (size_t i = 0, shown = 0; i < overloads.size() && shown < 6; i++)
-      if (i != nearest) text += (shown++ ? ", " : " ") + c10::toString(overloads[i].operator_name());
-  }
-  refuse(XT_STATUS_bad_argument, text);
+  if (best == overloads.size()) fail_no_match(overloads, matches, closest);
+  return {overloads[best], std::move(matches[best].stack)};
 }
 
 /* ---- Results ---- */
 
+/* Converts results to values in the arena. Owns the tensors among them until release(). */
 struct Results {
   xt_arena *arena;
-  std::vector<xt_tensor *> made;
+  std::vector<xt_tensor *> owned;
 
-  ~Results() { /* still ours: something failed on the way */
-    for (auto *tensor : made) destroy(&tensor->reapable);
+  ~Results() {
+    for (auto *tensor : owned) destroy(&tensor->reapable);
   }
 
+  void release() { owned.clear(); }
+
   template <class T> T *alloc(size_t count) {
-    auto *piece = static_cast<T *>(host->arena_alloc(arena, count, sizeof(T)));
-    if (!piece) throw std::bad_alloc();
-    return piece;
+    auto *memory = static_cast<T *>(host->arena_alloc(arena, count, sizeof(T)));
+    if (!memory) throw std::bad_alloc();
+    return memory;
   }
 
   xt_value name(const char *text) {
@@ -183,7 +219,7 @@ struct Results {
     if (result.isTensor() && result.toTensor().defined()) {
       value.kind = XT_VALUE_TENSOR;
       value.tensor = wrap(result.toTensor());
-      made.push_back(value.tensor);
+      owned.push_back(value.tensor);
     } else if (result.isInt() && type && type->kind() == c10::TypeKind::ScalarTypeType) {
       xt_dtype dtype = xt_dtype_from_torch(static_cast<int>(result.toInt()));
       if (dtype != XT_DTYPE_COUNT) value = name(xt_dtype_get(dtype)->name);
@@ -214,7 +250,8 @@ struct Results {
       auto tuple = result.toTuple();
       value = list(std::vector<c10::IValue>(tuple->elements().begin(), tuple->elements().end()));
     } else if (!result.isNone() && !result.isTensor()) {
-      refuse(XT_STATUS_unsupported, "the operator returns a " + result.tagKind() + ", which has no Elixir twin");
+      fail(XT_STATUS_unsupported,
+           "the operator returns a value of type " + result.tagKind() + ", which has no Elixir equivalent");
     }
     return value;
   }
@@ -222,16 +259,17 @@ struct Results {
 
 } // namespace
 
-void list_operators() { operators(); }
+void load_operators() { operators(); }
 
 xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t *count, xt_error *error) {
-  bool wrote = false;
+  bool writes = false;
   xt_status status = guard(error, [&] {
     auto resolved = resolve(*call);
-    const auto &schema = resolved.first.schema();
-    auto &stack = resolved.second.stack;
-    wrote = prepare_writes(resolved.first, resolved.second);
-    resolved.first.callBoxed(&stack);
+    const auto &handle = resolved.first;
+    const auto &schema = handle.schema();
+    auto &stack = resolved.second;
+    writes = prepare_writes(handle, stack);
+    handle.callBoxed(&stack);
     Results results{arena, {}};
     *count = stack.size();
     *values = results.alloc<xt_value>(stack.size());
@@ -239,9 +277,9 @@ xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t 
       const c10::Type *type = i < schema.returns().size() ? schema.returns()[i].real_type().get() : nullptr;
       (*values)[i] = results.convert(stack[i], type);
     }
-    results.made.clear();
+    results.release();
   });
-  if (wrote) error->collect = false; /* it may have written half of its work: never do that twice */
+  if (writes) error->collect = false; /* it may have written already, so it must not be called again */
   return status;
 }
 

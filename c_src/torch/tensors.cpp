@@ -1,4 +1,4 @@
-/* Tensors: handles, what is known of a tensor, and its conversions. */
+/* Tensors: handles, descriptions, foreign memory, conversion and comparison. */
 #include "torch/shim.hpp"
 
 namespace xt {
@@ -11,7 +11,7 @@ struct Handle : xt_tensor {
 } // namespace
 
 void destroy(xt_reapable *item) {
-  /* A deleter that throws ends here as well: there is nobody to tell. */
+  /* A deleter may throw; there is no caller to report it to. */
   try {
     delete static_cast<Handle *>(reinterpret_cast<xt_tensor *>(item));
   } catch (...) {
@@ -28,14 +28,13 @@ bool has_dtype(xt_dtype dtype) {
 
 at::ScalarType scalar_type(xt_dtype dtype) {
   if (!has_dtype(dtype))
-    refuse(XT_STATUS_unsupported, std::string("dtype ") + xt_dtype_get(dtype)->name +
-                                      " is newer than the linked LibTorch (" TORCH_VERSION_TEXT ")");
+    fail(XT_STATUS_unsupported, std::string("dtype ") + xt_dtype_get(dtype)->name +
+                                    " is not supported by the linked LibTorch (" TORCH_VERSION_TEXT ")");
   return static_cast<at::ScalarType>(xt_dtype_get(dtype)->torch);
 }
 
 bool is_strided(const at::Tensor &tensor) { return tensor.layout() == at::kStrided && !tensor.is_nested(); }
 
-/* Bytes from the first to the end of the last element of a strided tensor. */
 size_t span_of(const at::Tensor &tensor) {
   if (tensor.numel() == 0) return 0;
   size_t last = 0;
@@ -47,27 +46,28 @@ namespace {
 
 xt_tensor_info describe(const at::Tensor &tensor) {
   xt_tensor_info info = {};
-  if (tensor.is_nested()) refuse(XT_STATUS_unsupported, "a nested tensor has no single shape; use its values");
-  if (tensor.dim() > XT_MAX_DIMS) refuse(XT_STATUS_unsupported, "a tensor of more than 64 dimensions");
+  if (tensor.is_nested()) fail(XT_STATUS_unsupported, "nested tensors are not supported; use their values");
+  if (tensor.dim() > XT_MAX_DIMS) fail(XT_STATUS_unsupported, "tensors with more than 64 dimensions are not supported");
   info.dtype = xt_dtype_from_torch(static_cast<int>(tensor.scalar_type()));
   if (info.dtype == XT_DTYPE_COUNT)
-    refuse(XT_STATUS_unsupported,
-           std::string("dtype ") + c10::toString(tensor.scalar_type()) + " is not known to ExTorch");
+    fail(XT_STATUS_unsupported,
+         std::string("dtype ") + c10::toString(tensor.scalar_type()) + " is not supported by ExTorch");
   bool strided = is_strided(tensor);
-  info.device = device_from(tensor.device());
+  info.device = from_torch_device(tensor.device());
   info.layout = static_cast<uint8_t>(tensor.layout());
   if (tensor.is_quantized()) {
     auto scheme = tensor.qscheme();
-    info.scheme = scheme == at::kPerTensorAffine ? 1 : scheme == at::kPerChannelAffine ? 2 : 3;
+    info.scheme = scheme == at::kPerTensorAffine    ? XT_SCHEME_PER_TENSOR
+                  : scheme == at::kPerChannelAffine ? XT_SCHEME_PER_CHANNEL
+                                                    : XT_SCHEME_OTHER;
   }
   info.ndim = static_cast<int>(tensor.dim());
   info.numel = tensor.numel();
   info.sizes = tensor.sizes().data();
   info.strides = strided ? tensor.strides().data() : nullptr;
   info.contiguous = strided && tensor.is_contiguous();
-  info.plain = strided && tensor.has_storage() && !tensor.is_meta() && !tensor.is_conj() && !tensor.is_neg() &&
-               !tensor.is_quantized();
   bool addressed = strided && tensor.has_storage() && !tensor.is_meta();
+  info.plain = addressed && !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized();
   info.data = addressed ? tensor.data_ptr() : nullptr;
   info.span = addressed ? span_of(tensor) : 0;
   if (addressed) {
@@ -80,7 +80,6 @@ xt_tensor_info describe(const at::Tensor &tensor) {
 
 } // namespace
 
-/* Memory never moves once it has a handle: others may hold its address. */
 xt_tensor *wrap(at::Tensor tensor) {
   if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
   xt_tensor_info info = describe(tensor);
@@ -88,7 +87,7 @@ xt_tensor *wrap(at::Tensor tensor) {
   handle->reapable.run = destroy;
   handle->references = 1;
   handle->info = info;
-  handle->tensor = std::move(tensor); /* the impl that info points into is the same */
+  handle->tensor = std::move(tensor); /* same TensorImpl, so the pointers in info stay valid */
   host->tensor_count(+1);
   return handle;
 }
@@ -98,12 +97,12 @@ xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor
                [&] { *out = wrap(at::empty(at::IntArrayRef(sizes, ndim), at::TensorOptions(scalar_type(dtype)))); });
 }
 
-/* Built by hand rather than with at::from_blob, whose checks abort the VM and whose deleter costs an allocation. */
+/* Does not use at::from_blob: its checks abort the VM and its deleter costs an allocation. */
 xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *error) {
   bool owned = false;
-  xt_status status = guarded(error, [&] {
+  xt_status status = catch_errors(error, [&] {
     auto type = scalar_type(memory->dtype);
-    auto device = device_of(memory->device);
+    auto device = to_torch_device(memory->device);
     auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
     size_t last = 0;
     bool empty = false;
@@ -127,7 +126,7 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
   return status;
 }
 
-xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {
+xt_status tensor_set_requires_grad(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error) {
   return guard(error, [&] {
     *out = wrap(unwrap(tensor));
     (*out)->requires_grad = requires_grad;
@@ -136,11 +135,11 @@ xt_status tensor_mark(const xt_tensor *tensor, bool requires_grad, xt_tensor **o
 
 namespace {
 
-/* Values as plain contiguous CPU memory. */
+/* Returns the values as plain contiguous CPU memory. */
 at::Tensor plain(const at::Tensor &tensor) {
-  if (tensor.is_meta()) refuse(XT_STATUS_unsupported, "a meta tensor has a shape and a dtype but no values");
+  if (tensor.is_meta()) fail(XT_STATUS_unsupported, "a meta tensor has no values, only a shape and a dtype");
   at::Tensor values = tensor;
-  if (values.is_nested()) refuse(XT_STATUS_unsupported, "a nested tensor has no single shape; use its values");
+  if (values.is_nested()) fail(XT_STATUS_unsupported, "nested tensors are not supported; use their values");
   if (values.layout() != at::kStrided) values = values.to_dense();
   if (values.is_quantized()) values = values.dequantize();
   return values.resolve_conj().resolve_neg().cpu().contiguous();
@@ -153,12 +152,12 @@ xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error
 }
 
 xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error) {
-  return guard(error, [&] { *out = wrap(unwrap(tensor).to(device_of(device), scalar_type(dtype))); });
+  return guard(error, [&] { *out = wrap(unwrap(tensor).to(to_torch_device(device), scalar_type(dtype))); });
 }
 
 namespace {
 
-/* The same values in a type that LibTorch can compare. */
+/* Converts to a dtype that at::equal supports. */
 at::Tensor comparable(const at::Tensor &tensor) {
   switch (xt_dtype_from_torch(static_cast<int>(tensor.scalar_type()))) {
   case XT_complex32: return tensor.to(at::kComplexFloat);

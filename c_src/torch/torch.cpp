@@ -1,4 +1,4 @@
-/* The entry point of extorch_torch.so, LibTorch's errors and allocator, and the settings of the whole process. */
+/* The entry point of extorch_torch.so: error messages, the CPU allocator, process-wide settings and the API table. */
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Logging.h>
@@ -16,9 +16,8 @@ const xt_torch_host *host;
 
 namespace {
 
-enum { REFUSED_NOT, REFUSED_BUDGET, REFUSED_MACHINE }; /* xt_refused */
-
-/* LibTorch's messages run on for pages (lists of backends, hints about C++); the first paragraph says what happened. */
+/* Shortens a LibTorch message. The first paragraph describes the error; what follows (lists of backends, hints about
+ * C++) can be several pages long. */
 std::string first_paragraph(std::string text) {
   for (const char *end : {"\nException raised from", "\n\n", ". '", "  This could be because"}) {
     auto at = text.find(end);
@@ -29,25 +28,28 @@ std::string first_paragraph(std::string text) {
 
 } // namespace
 
-xt_status torch_failed(xt_error *error, const char *what) {
-  switch (host->refused()) {
-  case REFUSED_BUDGET:
+xt_status set_torch_error(xt_error *error, const char *message) {
+  switch (host->alloc_status()) {
+  case XT_STATUS_limit:
     xt_error_set(error, XT_STATUS_limit,
-                 "the budget of native memory is used up; release tensors or raise `config :extorch, budget:`");
+                 "the native memory budget is exhausted; release tensors or increase `config :extorch, budget:`");
     error->collect = true;
     return error->status;
-  case REFUSED_MACHINE:
-    return xt_error_set(error, XT_STATUS_no_memory, "the system has no memory left for this tensor");
+  case XT_STATUS_no_memory: return xt_error_set(error, XT_STATUS_no_memory, "out of memory while allocating a tensor");
+  default: break;
   }
-  if (strstr(what, "storage that is not resizable"))
-    return xt_error_set(error, XT_STATUS_forbidden,
-                        "this would move memory that others may see; make a new tensor of the wanted shape instead");
-  return xt_error_set(error, XT_STATUS_torch, "%s", first_paragraph(what).c_str());
+  if (strstr(message, "storage that is not resizable"))
+    return xt_error_set(
+        error, XT_STATUS_forbidden,
+        "the operator would reallocate memory that may be shared; create a new tensor of that shape instead");
+  return xt_error_set(error, XT_STATUS_torch, "%s", first_paragraph(message).c_str());
 }
 
 namespace {
 
-/* ---- Memory: all CPU allocations are counted and within the budget ---- */
+/* ---- Memory ---- */
+
+/* Counts all CPU allocations of LibTorch against the budget. */
 
 struct CountedAllocator final : at::Allocator {
   at::DataPtr allocate(size_t size) XT_ALLOCATE_CONST override {
@@ -61,7 +63,7 @@ struct CountedAllocator final : at::Allocator {
 #endif
 };
 
-/* ---- The process ---- */
+/* ---- Process-wide settings ---- */
 
 void manual_seed(uint64_t seed) {
   xt_error ignored;
@@ -86,7 +88,7 @@ const xt_torch_api api = {
     .manual_seed = manual_seed,
     .tensor_empty = tensor_empty,
     .tensor_foreign = tensor_foreign,
-    .tensor_mark = tensor_mark,
+    .tensor_set_requires_grad = tensor_set_requires_grad,
     .tensor_plain = tensor_plain,
     .tensor_to = tensor_to,
     .tensor_equal = tensor_equal,
@@ -98,18 +100,18 @@ const xt_torch_api api = {
 } // namespace
 } // namespace xt
 
-extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const xt_torch_host *given,
+extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const xt_torch_host *host,
                                                                           const xt_torch_api **out, xt_error *error) {
-  if (given->abi != XT_TORCH_ABI)
+  if (host->abi != XT_TORCH_ABI)
     return xt_error_set(error, XT_STATUS_torch,
-                        "extorch.so and extorch_torch.so are of different builds: run make again");
-  xt::host = given;
+                        "extorch.so and extorch_torch.so come from different builds; run make again");
+  xt::host = host;
   return xt::guard(error, [&] {
     static xt::CountedAllocator allocator;
     c10::SetCPUAllocator(&allocator);
-    /* Symbolising a backtrace takes milliseconds an exception, and nobody would read it. */
+    /* Symbolizing a backtrace takes milliseconds per exception, and the backtrace is never shown. */
     c10::SetStackTraceFetcher(std::function<std::string()>([] { return std::string(); }));
-    xt::list_operators(); /* a few milliseconds, here rather than in the first call */
+    xt::load_operators(); /* takes a few milliseconds; done here so that the first call is not slow */
     *out = &xt::api;
   });
 }

@@ -1,17 +1,18 @@
-/* What an operator may write. */
+/* Checks and prepares the arguments that an operator writes to. */
 #include "torch/operators.hpp"
 #include "torch/shim.hpp"
 
 namespace xt {
 namespace {
 
-/* Schemas do not tell all: these write running statistics or noise in training without saying (a!). */
-bool writes_unsaid(const c10::FunctionSchema &schema, const Match &found, const std::string &parameter) {
+/* Some operators write to running statistics or noise in training mode although their schemas do not declare it with
+ * (a!). */
+bool writes_undeclared(const c10::FunctionSchema &schema, const Stack &stack, const std::string &parameter) {
   if (parameter != "running_mean" && parameter != "running_var" && parameter != "noise") return false;
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto &name = schema.arguments()[i].name();
-    if ((name == "training" || name == "train" || name == "use_input_stats") && found.stack[i].isBool())
-      return found.stack[i].toBool();
+    if ((name == "training" || name == "train" || name == "use_input_stats") && stack[i].isBool())
+      return stack[i].toBool();
   }
   return true;
 }
@@ -24,16 +25,14 @@ void check_writable(const at::Tensor &tensor, const c10::FunctionSchema &schema,
     return check_writable(tensor.values(), schema, parameter);
   if (!is_strided(tensor) || !tensor.has_storage()) return;
   if (host->is_frozen(tensor.data_ptr(), span_of(tensor)))
-    refuse(XT_STATUS_frozen, schema.name() + " would write to `" + parameter +
-                                 "`, whose memory an Erlang binary sees; use ExTorch.Tensor.clone/1 first, or the "
-                                 "operator without the underscore");
+    fail(XT_STATUS_frozen, schema.name() + " would write to `" + parameter +
+                               "`, whose memory is shared with an Erlang binary; use ExTorch.Tensor.clone/1 first, "
+                               "or the operator without the underscore");
 }
 
 } // namespace
 
-/* Written arguments are checked and replaced by shallow copies, so that an operator which changes sizes or strides in
- * place (t_, squeeze_, resize_) changes the copy it returns and not a tensor that others hold. */
-bool prepare_writes(const c10::OperatorHandle &op, Match &found) {
+bool prepare_writes(const c10::OperatorHandle &op, Stack &stack) {
   const auto &schema = op.schema();
   bool metadata_only = op.hasTag(at::Tag::inplace_view);
   bool writes = false;
@@ -44,10 +43,10 @@ bool prepare_writes(const c10::OperatorHandle &op, Match &found) {
   };
   for (size_t i = 0; i < schema.arguments().size(); i++) {
     const auto &parameter = schema.arguments()[i];
-    bool said = parameter.alias_info() && parameter.alias_info()->isWrite();
-    if (!said && !writes_unsaid(schema, found, parameter.name())) continue;
+    bool declared = parameter.alias_info() && parameter.alias_info()->isWrite();
+    if (!declared && !writes_undeclared(schema, stack, parameter.name())) continue;
     writes = true;
-    c10::IValue &slot = found.stack[i];
+    c10::IValue &slot = stack[i];
     if (slot.isTensor()) slot = prepare(slot.toTensor(), parameter.name());
     else if (slot.isTensorList()) {
       auto copies = slot.toTensorList();
