@@ -41,7 +41,7 @@ defmodule ExTorch do
         ]
       >
       iex> ExTorch.tensor([[1, 2], [3]])
-      ** (ExTorch.Error) the list is ragged: element [1] has length 1, where its neighbours have 2
+      ** (ExTorch.Error) the list is ragged: element [1] has length 1, but its siblings have length 2
 
   Options: `:dtype`, `:device`.
   """

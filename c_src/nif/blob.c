@@ -187,5 +187,5 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   if (status == XT_STATUS_ok) status = check_foreign(&memory, strides, stride_count, validate, &error);
   if (status == XT_STATUS_ok) status = own(env, argv[0], argv[1], &memory, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
-  return xt_return_tensor(env, status, tensor, &error);
+  return xt_make_tensor_result(env, status, tensor, &error);
 }

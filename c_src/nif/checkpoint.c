@@ -1,11 +1,9 @@
-/* The checkpoint resource: its life, and what the other checkpoint_*.c files share. */
+/* The checkpoint resource: its lifetime, and the functions that the other checkpoint_*.c files share. */
 #include "nif/checkpoint.h"
 
 #include <stdlib.h>
 
 #include "nif/table.h"
-
-/* ---- Life ---- */
 
 void xt_checkpoint_handle_free(xt_reapable *self) {
   xt_checkpoint_handle *handle = (xt_checkpoint_handle *)self;
@@ -23,19 +21,19 @@ xt_checkpoint_handle *xt_checkpoint_handle_new(void) {
   return handle;
 }
 
-/* True when it was open: whoever closes first closes. */
+/* Returns true if the checkpoint was open, that is for the first call only. */
 static bool close_resource(xt_checkpoint_resource *resource) {
   uint_least64_t before = atomic_fetch_or(&resource->state, 1);
   if (before == 0) xt_reaper_push(&resource->handle->reapable);
   return !(before & 1);
 }
 
-static void checkpoint_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_checkpoint(ErlNifEnv *env, void *object) {
   (void)env;
   close_resource(object);
 }
 
-const ErlNifResourceTypeInit xt_checkpoint_callbacks = {.dtor = checkpoint_destroyed};
+const ErlNifResourceTypeInit xt_checkpoint_callbacks = {.dtor = destroy_checkpoint};
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out) {
   return enif_get_resource(env, term, xt_checkpoint_type, (void **)out);
@@ -44,7 +42,7 @@ bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource
 xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error) {
   uint_least64_t state = atomic_load(&resource->state);
   do {
-    if (state & 1) return xt_error_set(error, XT_STATUS_released, "this checkpoint was closed; open it again");
+    if (state & 1) return xt_error_set(error, XT_STATUS_released, "the checkpoint is closed; open it again");
   } while (!atomic_compare_exchange_weak(&resource->state, &state, state + 2));
   return XT_STATUS_ok;
 }
@@ -53,7 +51,7 @@ xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error)
   xt_status status = xt_checkpoint_enter_unopened(resource, error);
   if (status != XT_STATUS_ok || resource->handle->open) return status;
   xt_checkpoint_leave(resource);
-  return xt_error_set(error, XT_STATUS_bad_argument, "this checkpoint is not open yet");
+  return xt_error_set(error, XT_STATUS_bad_argument, "the checkpoint is not open yet");
 }
 
 void xt_checkpoint_leave(xt_checkpoint_resource *resource) {
@@ -68,14 +66,14 @@ xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status
   return error->status;
 }
 
-static bool caller_gone(void *env) { return !enif_is_current_process_alive(env); }
+static bool caller_is_dead(void *env) { return !enif_is_current_process_alive(env); }
 
 xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNifEnv *env, bool verify) {
   return (xt_record_reader){.checkpoint = &handle->checkpoint,
                             .file = &handle->file,
                             .memory = handle->checkpoint.unpacked ? handle->checkpoint.memory : handle->memory,
                             .verify = verify,
-                            .stop = caller_gone,
+                            .stop = caller_is_dead,
                             .context = env};
 }
 
@@ -88,7 +86,7 @@ ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle) {
   return term;
 }
 
-/* checkpoint_close(checkpoint) :: boolean     was it open? */
+/* checkpoint_close(checkpoint) :: boolean     true if it was open */
 ERL_NIF_TERM xt_nif_checkpoint_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   (void)argc;

@@ -1,13 +1,10 @@
-/* Opening checkpoints: from a path, a binary, or, by steps, from a source that Elixir reads. */
-#include <string.h>
-
+/* Opens checkpoints from a path or a binary. Sources that Elixir reads are opened in source_reader.c. */
 #include "core/checkpoint/push.h"
 #include "core/os/mapping.h"
 #include "nif/checkpoint.h"
 #include "nif/region_binary.h"
 #include "nif/table.h"
 
-/* {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset} */
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
   ErlNifUInt64 numbers[5];
@@ -22,6 +19,7 @@ bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
 
+/* Reads the bytes that opening needs until it is finished. */
 static xt_status run_open(xt_checkpoint_handle *handle, const xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
@@ -31,32 +29,23 @@ static xt_status run_open(xt_checkpoint_handle *handle, const xt_record_reader *
   return status;
 }
 
-static ERL_NIF_TERM return_handle(ErlNifEnv *env, xt_checkpoint_handle *handle, xt_status status, xt_error *error) {
+static ERL_NIF_TERM make_opened(ErlNifEnv *env, xt_checkpoint_handle *handle, xt_status status, xt_error *error) {
   if (status == XT_STATUS_ok) return xt_make_ok(env, xt_make_checkpoint(env, handle));
   xt_checkpoint_handle_free(&handle->reapable);
   return xt_make_error(env, error);
 }
 
-static ERL_NIF_TERM out_of_memory(ErlNifEnv *env) {
-  xt_error error;
-  xt_error_set(&error, XT_STATUS_no_memory, "no memory to open the checkpoint");
-  return xt_make_error(env, &error);
-}
+static const char no_memory[] = "out of memory while opening the checkpoint";
 
 /* checkpoint_open(path, options) :: {:ok, checkpoint, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  char path[4096];
-  ErlNifBinary text;
+  char path[XT_PATH_SIZE];
   xt_checkpoint_options opts;
   xt_error error;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || memchr(text.data, 0, text.size) ||
-      !xt_get_checkpoint_options(env, argv[1], &opts))
-    return enif_make_badarg(env);
-  memcpy(path, text.data, text.size);
-  path[text.size] = 0;
+  if (!xt_get_path(env, argv[0], path) || !xt_get_checkpoint_options(env, argv[1], &opts)) return enif_make_badarg(env);
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
-  if (!handle) return out_of_memory(env);
+  if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   xt_status status = xt_file_open(&handle->file, path, &error);
   if (status == XT_STATUS_ok) {
     xt_checkpoint_begin(&handle->checkpoint, handle->file.size, opts.offset, &opts.limits, opts.strict, opts.verify,
@@ -66,26 +55,26 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   }
   if (status == XT_STATUS_ok) status = xt_file_check(&handle->file, &error);
   if (status == XT_STATUS_ok && opts.mmap) status = xt_mapping_open(&handle->file, &handle->memory, &error);
-  return return_handle(env, handle, status, &error);
+  return make_opened(env, handle, status, &error);
 }
 
-/* checkpoint_open_binary(binary, options) :: {:ok, checkpoint, 0} | {:error, e}     tensors share the binary */
+/* checkpoint_open_binary(binary, options) :: {:ok, checkpoint, 0} | {:error, e}     its tensors share the binary */
 ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_options opts;
   xt_error error;
   (void)argc;
   if (!enif_is_binary(env, argv[0]) || !xt_get_checkpoint_options(env, argv[1], &opts)) return enif_make_badarg(env);
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
-  if (!handle) return out_of_memory(env);
-  handle->memory = xt_pin_binary(argv[0]);
+  if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
+  handle->memory = xt_region_from_binary(argv[0]);
   if (!handle->memory) {
     xt_checkpoint_handle_free(&handle->reapable);
-    return out_of_memory(env);
+    return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   }
   xt_checkpoint_begin(&handle->checkpoint, handle->memory->size, opts.offset, &opts.limits, opts.strict, opts.verify,
                       &error);
   xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, false);
-  return return_handle(env, handle, run_open(handle, &reader, &error), &error);
+  return make_opened(env, handle, run_open(handle, &reader, &error), &error);
 }
 
 xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
@@ -93,7 +82,7 @@ xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoin
   xt_checkpoint_options opts;
   if (!xt_get_checkpoint_options(env, term, &opts)) return XT_STATUS_bad_argument;
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
-  if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
+  if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "%s", no_memory);
   xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify, error);
   *made = xt_make_checkpoint(env, handle);
   xt_get_checkpoint(env, *made, out);

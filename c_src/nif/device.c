@@ -1,4 +1,4 @@
-/* Devices: how many there are, and their memory. */
+/* Devices: their number and their memory. */
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"

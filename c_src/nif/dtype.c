@@ -1,4 +1,4 @@
-/* Which dtypes the linked LibTorch supports. */
+/* Dtypes: which ones the linked LibTorch supports. */
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"

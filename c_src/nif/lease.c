@@ -1,11 +1,11 @@
-/* Leases: memory kept for a backend that holds only its address. */
+/* Leases keep memory for a backend that stores only its address. */
 #include "core/memory/lease.h"
 
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-/* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     the memory stays until lease_end(address) */
+/* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     keeps the memory until lease_release(address) */
 ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   xt_tensor *handle;
@@ -16,7 +16,7 @@ ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   status = xt_tensor_check_plain(&handle->info, &error);
   if (status == XT_STATUS_ok && !xt_lease_keep(handle->info.data, handle))
-    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
+    status = xt_error_set(&error, XT_STATUS_no_memory, "out of memory while adding a lease");
   if (status != XT_STATUS_ok) {
     xt_tensor_drop(handle);
     return xt_make_error(env, &error);
@@ -24,7 +24,7 @@ ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));
 }
 
-/* lease_release(address) :: boolean     false: there is no such lease */
+/* lease_release(address) :: boolean     false if there is no lease of the address */
 ERL_NIF_TERM xt_nif_lease_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifUInt64 address;
   (void)argc;

@@ -1,4 +1,5 @@
-/* Loading: the NIF table and the resource types. LibTorch comes after, through torch_open (nif_torch.c). */
+/* Loading of the NIF library: the NIF table and the resource types. LibTorch is loaded afterwards, by native_load/2
+ * (libtorch.c). */
 #include "core/memory/reaper.h"
 #include "nif/table.h"
 #include "nif/term.h"
@@ -27,7 +28,7 @@ static bool open_resources(ErlNifEnv *env) {
 
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
   (void)priv_data, (void)load_info;
-  xt_term_register(env);
+  xt_term_load(env);
   if (!xt_reaper_start()) return 1;
   return open_resources(env) ? 0 : 2;
 }
@@ -36,6 +37,6 @@ static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
 static ErlNifFunc table[] = {XT_NIFS(XT_NIF_ENTRY)};
 #undef XT_NIF_ENTRY
 
-/* No upgrade: live tensors belong to the code that made them, so loading another version beside it is refused and the
- * running one goes on. */
+/* There is no upgrade function: live tensors belong to the library that created them. Loading another version fails and
+ * the running one stays in use. */
 ERL_NIF_INIT(Elixir.ExTorch.Native, table, load, NULL, NULL, NULL)

@@ -1,4 +1,4 @@
-/* LibTorch itself: opening it, what it is and what it has. */
+/* Loading of LibTorch, its version, threads and random seed. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 const xt_torch_api *xt_torch;
 
 static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
+
 static xt_status alloc_status(void) {
   switch (xt_memory_refused()) {
   case XT_REFUSED_BUDGET: return XT_STATUS_limit;
@@ -34,8 +35,8 @@ static const xt_torch_host host = {
     .arena_alloc = xt_arena_alloc,
 };
 
-/* The LibTorchs in this process: another NIF library may have brought one. Equal names share the first that was
- * loaded, different names are both there. */
+/* The copies of LibTorch in this process: another NIF library may have loaded one. Libraries with the same name share
+ * the first one that was loaded; libraries with different names are all loaded. */
 typedef struct {
   ErlNifEnv *env;
   ERL_NIF_TERM paths;
@@ -60,35 +61,31 @@ static libraries loaded_libtorchs(ErlNifEnv *env) {
 }
 
 static xt_status open_torch(const char *path, const char *earlier, xt_error *error) {
-  if (xt_torch) return XT_STATUS_ok; /* by an earlier instance of the module */
+  if (xt_torch) return XT_STATUS_ok; /* loaded by an earlier instance of the module */
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    return xt_error_set(
-        error, XT_STATUS_torch, "LibTorch could not be loaded: %s%s%s", dlerror(),
-        earlier
-            ? ". Another library brought its own LibTorch into this VM first, and both must be built with the same: "
-            : "",
-        earlier ? earlier : "");
+    return xt_error_set(error, XT_STATUS_torch, "cannot load LibTorch: %s%s%s", dlerror(),
+                        earlier ? ". Another library already loaded its own LibTorch into this VM, and both must be "
+                                  "built with the same one: "
+                                : "",
+                        earlier ? earlier : "");
   xt_torch_open_fn *open;
   *(void **)&open = dlsym(library, XT_TORCH_SYMBOL);
-  if (!open) return xt_error_set(error, XT_STATUS_torch, "%s belongs to another ExTorch; build it again", path);
+  if (!open)
+    return xt_error_set(error, XT_STATUS_torch, "%s belongs to another version of ExTorch; build it again", path);
   return open(&host, &xt_torch, error);
 }
 
 /* native_load(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
- * Called once while the module is loaded, before any other NIF can be. 0 threads: as many as LibTorch likes. */
+ * Called once while the module is loaded, before any other NIF can be called. 0 threads means LibTorch's default. */
 ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  char path[4096];
-  ErlNifBinary text;
+  char path[XT_PATH_SIZE];
   int threads;
   xt_error error;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || !enif_get_int(env, argv[1], &threads) ||
-      threads < 0)
+  if (!xt_get_path(env, argv[0], path) || !enif_get_int(env, argv[1], &threads) || threads < 0)
     return enif_make_badarg(env);
-  memcpy(path, text.data, text.size);
-  path[text.size] = 0;
   if (open_torch(path, loaded_libtorchs(env).first, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   if (threads) xt_torch->set_num_threads(threads);
   xt_exit_guard_install();

@@ -1,4 +1,4 @@
-/* Object trees to Elixir terms. */
+/* Converts object trees to Elixir terms. */
 #ifndef XT_NIF_OBJECT_H
 #define XT_NIF_OBJECT_H
 
@@ -6,7 +6,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 
-/* A leaf of the object tree or a key: everything but tensors. False when there is no memory. */
+/* Converts a node that contains no tensors. Returns false if out of memory. */
 bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out);
 
 #endif

@@ -1,35 +1,38 @@
 #include "nif/region_binary.h"
 
+#include <string.h>
+
 #include "nif/pin.h"
 #include "nif/table.h"
 
-/* What a binary over a region keeps. */
+/* The resource of a binary over a region. */
 typedef struct {
   xt_region *region;
   xt_frozen frozen;
-} region_view;
+} binary_resource;
 
-static void region_destroyed(ErlNifEnv *env, void *object) {
-  region_view *view = object;
+static void destroy_binary(ErlNifEnv *env, void *object) {
+  binary_resource *resource = object;
   (void)env;
-  xt_frozen_remove(&view->frozen);
-  xt_region_drop_later(view->region);
+  xt_frozen_remove(&resource->frozen);
+  xt_region_drop_later(resource->region);
 }
 
-const ErlNifResourceTypeInit xt_region_binary_callbacks = {.dtor = region_destroyed};
+const ErlNifResourceTypeInit xt_region_binary_callbacks = {.dtor = destroy_binary};
 
 ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
-  region_view *view = enif_alloc_resource(xt_region_binary_type, sizeof *view);
-  view->region = region;
-  xt_frozen_add(&view->frozen, data, size);
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, view, data, size);
-  enif_release_resource(view);
+  binary_resource *resource = enif_alloc_resource(xt_region_binary_type, sizeof *resource);
+  memset(resource, 0, sizeof *resource);
+  resource->region = region;
+  xt_frozen_add(&resource->frozen, data, size);
+  ERL_NIF_TERM binary = enif_make_resource_binary(env, resource, data, size);
+  enif_release_resource(resource);
   return binary;
 }
 
 static void release_pin(xt_region *self) { xt_pin_release(self->owner); }
 
-xt_region *xt_pin_binary(ERL_NIF_TERM term) {
+xt_region *xt_region_from_binary(ERL_NIF_TERM term) {
   ErlNifBinary binary;
   ERL_NIF_TERM copy;
   xt_pin *pin = xt_pin_new();

@@ -6,10 +6,11 @@
 
 #include "core/memory/region.h"
 
-/* A binary over a region, which is taken over. */
+/* Creates a binary over a part of a region, which is frozen while the binary lives. Takes ownership of the reference to
+ * the region. */
 ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
 
-/* A frozen region over a binary, pinned; NULL when there is no memory. */
-xt_region *xt_pin_binary(ERL_NIF_TERM binary);
+/* Creates a frozen region over a binary, which it pins. Returns NULL if out of memory. */
+xt_region *xt_region_from_binary(ERL_NIF_TERM binary);
 
 #endif

@@ -1,7 +1,8 @@
-/* The NIFs, once: name, arity, scheduler. nif.c makes the table of it, every nif_*.c its prototypes, and
- * lib/extorch/native.ex has a stub for each (a test calls them all).
+/* The list of all NIFs (name, arity, scheduler) and the list of all resource types.
  *
- * BRIEF runs on a normal scheduler: it takes microseconds whatever it is given, or moves itself to a dirty one.
+ * library.c builds the NIF table from the first list. lib/extorch/native.ex has a stub for each NIF; a test calls all
+ * of them. A NIF on a normal scheduler takes microseconds whatever its arguments are, or reschedules itself on a dirty
+ * scheduler.
  */
 #ifndef XT_NIF_TABLE_H
 #define XT_NIF_TABLE_H
@@ -80,7 +81,7 @@
 XT_NIFS(XT_DECLARE_NIF)
 #undef XT_DECLARE_NIF
 
-/* The resource types. library.c opens each as "extorch_<name>" with the callbacks that the owning file defines. */
+/* library.c opens each resource type as "extorch_<name>", with the callbacks that the owning file defines. */
 #define XT_RESOURCES(X) \
   X(tensor)             \
   X(tensor_binary)      \
