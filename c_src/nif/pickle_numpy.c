@@ -15,7 +15,7 @@ bool xt_pickle_numpy_code(xt_dtype dtype, char code[8]) {
   return kind != 0;
 }
 
-/* scalar(dtype(code, False, True), bytes); the dtype's state is (3, '<', None, None, None, -1, -1, 0) */
+/* Writes scalar(dtype(code, False, True), bytes). The state of the dtype is (3, '<', None, None, None, -1, -1, 0). */
 void xt_pickle_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes) {
   size_t size = xt_dtype_get(dtype)->size;
   xt_pickler_put_global(p, "numpy.core.multiarray\nscalar\n");

@@ -22,7 +22,7 @@ static void put_dtype(xt_pickler *p, xt_dtype dtype) {
   xt_pickler_put_name(p, "torch", 5, name, strlen(name));
 }
 
-/* ('storage', class, …) and the offset in it */
+/* Writes ('storage', class, …) and the offset in it. */
 static void put_storage(xt_pickle_template *d, size_t view, const char *class) {
   xt_pickler_put_mark(&d->pickle);
   xt_pickler_put_text(&d->pickle, "storage", 7);
@@ -30,25 +30,25 @@ static void put_storage(xt_pickle_template *d, size_t view, const char *class) {
   xt_pickle_template_gap(d, view, !class);
 }
 
-/* What is brought to the CPU for saving is contiguous then. */
-static const int64_t *strides_of(const xt_save_view *view, int64_t *room) {
+/* Staged views are contiguous when they are written. */
+static const int64_t *saved_strides(const xt_save_view *view, int64_t *buffer) {
   const xt_tensor_info *info = &view->handle->info;
   if (!view->staged) return info->strides;
   int64_t step = 1;
   for (int d = info->ndim; d-- > 0;) {
-    room[d] = step;
+    buffer[d] = step;
     step *= info->sizes[d] ? info->sizes[d] : 1;
   }
-  return room;
+  return buffer;
 }
 
-/* storage, offset, size, stride */
+/* Writes storage, offset, size and stride. */
 static void put_view(xt_pickle_template *d, const xt_save_tensors *s, size_t view, const char *class) {
   int64_t strides[XT_MAX_DIMS];
   const xt_tensor_info *info = &s->views[view].handle->info;
   put_storage(d, view, class);
   put_dims(&d->pickle, info->sizes, info->ndim);
-  put_dims(&d->pickle, strides_of(&s->views[view], strides), info->ndim);
+  put_dims(&d->pickle, saved_strides(&s->views[view], strides), info->ndim);
 }
 
 static void put_strided(xt_pickle_template *d, const xt_save_tensors *s, size_t view, bool requires_grad) {
@@ -62,12 +62,12 @@ static void put_strided(xt_pickle_template *d, const xt_save_tensors *s, size_t 
   xt_pickler_put_tuple(&d->pickle);
 }
 
-static const char *function_of(xt_dtype dtype) {
+static const char *rebuild_function(xt_dtype dtype) {
   return xt_pickler_storage_class(dtype) ? "torch._utils\n_rebuild_tensor_v2\n" : "torch._utils\n_rebuild_tensor_v3\n";
 }
 
 static void put_part(xt_pickle_template *d, const xt_save_tensors *s, size_t view) {
-  xt_pickler_put_global(&d->pickle, function_of(s->views[view].dtype));
+  xt_pickler_put_global(&d->pickle, rebuild_function(s->views[view].dtype));
   put_strided(d, s, view, false);
   xt_pickler_put_reduce(&d->pickle);
 }
@@ -79,7 +79,7 @@ static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
   xt_pickler_put_bool(p, tensor->requires_grad);
 }
 
-/* layout, (indices, values, size, coalesced) or (compressed, plain, values, size) */
+/* Writes the layout and (indices, values, size, coalesced) or (compressed indices, plain indices, values, size). */
 static void put_sparse(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
   static const char *const names[] = {
       "", "torch.sparse_coo", "torch.sparse_csr", "", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"};
@@ -125,7 +125,7 @@ void xt_pickle_tensor_function(xt_pickle_template *d, const xt_save_tensor *t) {
   case XT_SAVE_META: xt_pickler_put_global(p, "torch._utils\n_rebuild_meta_tensor_no_storage\n"); break;
   case XT_SAVE_SPARSE: xt_pickler_put_global(p, "torch._utils\n_rebuild_sparse_tensor\n"); break;
   case XT_SAVE_QUANTIZED: xt_pickler_put_global(p, "torch._utils\n_rebuild_qtensor\n"); break;
-  case XT_SAVE_STRIDED: xt_pickler_put_global(p, function_of(t->tensor->info.dtype)); break;
+  case XT_SAVE_STRIDED: xt_pickler_put_global(p, rebuild_function(t->tensor->info.dtype)); break;
   }
 }
 
