@@ -25,7 +25,7 @@ static xt_status keep_tensor(xt_pin *pin, xt_tensor_resource *resource, xt_error
   if (!pin->tensors) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
   if (pin->tensor_count == MAX_TENSORS)
     return xt_error_set(error, XT_STATUS_limit, "the owner contains more than %d tensors", MAX_TENSORS);
-  xt_status status = xt_tensor_take(resource, &pin->tensors[pin->tensor_count], error);
+  xt_status status = xt_tensor_pin(resource, &pin->tensors[pin->tensor_count], error);
   if (status == XT_STATUS_ok) pin->tensor_count++;
   return status;
 }

@@ -86,7 +86,6 @@ XT_NIFS(XT_DECLARE_NIF)
   X(tensor)             \
   X(tensor_binary)      \
   X(region_binary)      \
-  X(blob_owner)         \
   X(checkpoint)         \
   X(batch_load)         \
   X(loader)             \

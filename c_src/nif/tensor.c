@@ -24,7 +24,8 @@ void xt_tensor_drop(xt_tensor *tensor) {
 }
 
 static void free_contents(xt_tensor_resource *resource) {
-  void *owner = atomic_exchange(&resource->owner, NULL);
+  if (resource->is_blob_owner) return; /* destroy_tensor drops its handle */
+  void *owner = atomic_exchange(&resource->blob_owner, NULL);
   if (owner) enif_release_resource(owner);
   xt_tensor_drop(resource->handle);
 }
@@ -34,18 +35,21 @@ static void release(xt_tensor_resource *resource) {
 }
 
 static void destroy_tensor(ErlNifEnv *env, void *object) {
+  xt_tensor_resource *resource = object;
   (void)env;
-  release(object);
+  release(resource);
+  if (resource->is_blob_owner) xt_tensor_drop(resource->handle);
 }
 
 const ErlNifResourceTypeInit xt_tensor_callbacks = {.dtor = destroy_tensor, .dyncall = xt_export_tensor};
 
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
-  ERL_NIF_TERM inner;
-  if (enif_get_resource(env, term, xt_tensor_type, (void **)out)) return true;
-  if (enif_get_map_value(env, term, xt_am_tensor, &inner)) term = inner; /* %BlobView{} */
-  return enif_get_map_value(env, term, xt_am_resource, &inner) &&
-         enif_get_resource(env, inner, xt_tensor_type, (void **)out);
+  ERL_NIF_TERM tensor, resource;
+  if (enif_get_map_value(env, term, xt_am_resource, &resource)) term = resource; /* %Tensor{} */
+  else if (enif_get_map_value(env, term, xt_am_tensor, &tensor) &&               /* %BlobView{} */
+           enif_get_map_value(env, tensor, xt_am_resource, &resource))
+    term = resource;
+  return enif_get_resource(env, term, xt_tensor_type, (void **)out);
 }
 
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {
@@ -70,18 +74,36 @@ xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error
   return XT_STATUS_ok;
 }
 
-ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
-  const xt_tensor_info *info = &handle->info;
+xt_status xt_tensor_pin(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
+  if (!resource->is_blob_owner) return xt_tensor_take(resource, out, error);
+  *out = xt_tensor_keep(resource->handle);
+  return XT_STATUS_ok;
+}
+
+xt_tensor_resource *xt_tensor_resource_new(xt_tensor *handle) {
   xt_tensor_resource *resource = enif_alloc_resource(xt_tensor_type, sizeof *resource);
   atomic_init(&resource->state, 0);
-  atomic_init(&resource->owner, NULL);
+  atomic_init(&resource->blob_owner, NULL);
+  resource->is_blob_owner = false;
   resource->handle = handle;
+  return resource;
+}
+
+ERL_NIF_TERM xt_make_tensor_struct(ErlNifEnv *env, xt_tensor_resource *resource, ERL_NIF_TERM shape) {
+  const xt_tensor_info *info = &resource->handle->info;
   /* in the order of a map, so that they do not have to be sorted */
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_resource, xt_am_shape};
   ERL_NIF_TERM values[] = {xt_am_module_tensor, xt_make_device(env, info->device), xt_make_dtype(info->dtype),
-                           enif_make_resource(env, resource), xt_make_dims(env, info->sizes, info->ndim)};
-  enif_release_resource(resource);
+                           enif_make_resource(env, resource), shape};
   return xt_make_struct(env, keys, values, 5);
+}
+
+ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
+  xt_tensor_resource *resource = xt_tensor_resource_new(handle);
+  ERL_NIF_TERM shape = xt_make_dims(env, handle->info.sizes, handle->info.ndim);
+  ERL_NIF_TERM tensor = xt_make_tensor_struct(env, resource, shape);
+  enif_release_resource(resource);
+  return tensor;
 }
 
 ERL_NIF_TERM xt_make_tensor_result(ErlNifEnv *env, xt_status status, xt_tensor *handle, const xt_error *error) {

@@ -16,11 +16,15 @@ extern const xt_torch_api *xt_torch;
  *   state = 2 × (calls that use the handle) + (1 if released)
  *
  * A call can enter only while the lowest bit is clear. The call that brings the word to exactly 1, either release/1 or
- * the last user, drops the handle and the owner. The word then stays 1. */
+ * the last user, drops the handle and the blob owner. The word then stays 1.
+ *
+ * The owner of blobs is a second resource with the same handle. It keeps the handle until it is destroyed, also after
+ * release/1, because the blobs that refer to it contain the address of the memory. */
 typedef struct {
   atomic_uint_least64_t state;
   xt_tensor *handle;
-  _Atomic(void *) owner; /* the owner of all blobs of this tensor; created by the first one */
+  bool is_blob_owner;
+  _Atomic(void *) blob_owner; /* the xt_tensor_resource that owns the blobs of this tensor; NULL until the first blob */
 } xt_tensor_resource;
 
 /* Decodes a %Tensor{}, a %BlobView{} or the resource itself. */
@@ -33,8 +37,21 @@ void xt_tensor_drop(xt_tensor *tensor);
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error);
 void xt_tensor_leave(xt_tensor_resource *resource);
 
+static inline bool xt_tensor_is_released(const xt_tensor_resource *resource) {
+  return atomic_load(&resource->state) & 1;
+}
+
 /* Returns a new reference to the handle, which the caller must drop. Fails with `:released`. */
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);
+
+/* Same as xt_tensor_take, but also works for the owner of a blob after it was released. */
+xt_status xt_tensor_pin(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);
+
+/* Creates a resource. Takes ownership of the reference to the handle. The caller must release the resource. */
+xt_tensor_resource *xt_tensor_resource_new(xt_tensor *handle);
+
+/* Makes a %Tensor{} of an existing resource. `shape` is the tuple of its sizes. */
+ERL_NIF_TERM xt_make_tensor_struct(ErlNifEnv *env, xt_tensor_resource *resource, ERL_NIF_TERM shape);
 
 /* Creates a %Tensor{}. Takes ownership of the reference to the handle. */
 ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle);

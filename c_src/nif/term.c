@@ -200,6 +200,12 @@ ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim) {
   return enif_make_tuple_from_array(env, items, (unsigned)ndim);
 }
 
+ERL_NIF_TERM xt_make_dim_list(ErlNifEnv *env, const int64_t *dims, int ndim) {
+  ERL_NIF_TERM items[XT_MAX_DIMS];
+  for (int i = 0; i < ndim; i++) items[i] = enif_make_int64(env, dims[i]);
+  return enif_make_list_from_array(env, items, (unsigned)ndim);
+}
+
 ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size) {
   ERL_NIF_TERM term;
   ErlNifBinary large;

@@ -157,6 +157,7 @@ ERL_NIF_TERM xt_make_element(ErlNifEnv *env, xt_dtype dtype, const void *data); 
 ERL_NIF_TERM xt_make_dtype(xt_dtype dtype);
 ERL_NIF_TERM xt_make_device(ErlNifEnv *env, xt_device device);
 ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim); /* a tuple */
+ERL_NIF_TERM xt_make_dim_list(ErlNifEnv *env, const int64_t *dims, int ndim);
 ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size); /* nil if a large text cannot be allocated */
 ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_NIF_TERM *values, size_t count);
 
