@@ -53,7 +53,10 @@ static xt_status copy_aligned(xt_pin *pin, const ErlNifBinary *binary, xt_error 
   pin->block = xt_memory_alloc(binary->size);
   if (!pin->block) {
     xt_memory_refused(); /* resets the reason */
-    xt_error_set(error, XT_STATUS_limit, "out of memory while copying an unaligned binary of %zu bytes", binary->size);
+    xt_error_set(error, XT_STATUS_limit,
+                 "cannot allocate %zu bytes for an aligned copy of the binary; release tensors or raise `config "
+                 ":extorch, budget:`",
+                 binary->size);
     error->collect = true;
     return error->status;
   }
