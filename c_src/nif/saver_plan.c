@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/formats/legacy.h"
+#include "core/formats/safetensors.h"
 #include "nif/pickle_term.h"
 #include "nif/saver.h"
 #include "nif/tensor.h"
