@@ -34,6 +34,7 @@ for test in $tests; do
     checkpoint/open_test) arguments=$fixtures ;;
     # This test takes long per file: only the newest files of each kind.
     checkpoint/push_test) arguments=$(grep -E '/(2\.14\.1|more)/' <<<"$fixtures") ;;
+    pickle/scan_test) arguments=$(grep '\.pkl$' <<<"$fixtures") ;;
     *) arguments=$dir ;;
   esac
   # shellcheck disable=SC2086

@@ -6,7 +6,7 @@
 #include "check.h"
 
 static void memory_is_zeroed_and_aligned(void) {
-  xt_arena arena = {NULL};
+  xt_arena arena = {0};
   for (size_t size = 0; size < 20000; size += 37) {
     char *piece = xt_arena_alloc(&arena, 1, size);
     CHECK(piece && (uintptr_t)piece % _Alignof(max_align_t) == 0);
@@ -20,7 +20,7 @@ static void memory_is_zeroed_and_aligned(void) {
 static void large_chunks_are_zeroed_again(void) {
   enum { PIECE = 100 << 10 };
   for (int round = 0; round < 3; round++) {
-    xt_arena arena = {NULL};
+    xt_arena arena = {0};
     for (int i = 0; i < 60; i++) {
       char *piece = xt_arena_alloc(&arena, 1, PIECE);
       CHECK(piece);
@@ -32,14 +32,14 @@ static void large_chunks_are_zeroed_again(void) {
 }
 
 static void texts_are_copied_and_terminated(void) {
-  xt_arena arena = {NULL};
+  xt_arena arena = {0};
   CHECK(!strcmp(xt_arena_text(&arena, "hello", 4), "hell"));
   CHECK(!strcmp(xt_arena_text(&arena, "", 0), ""));
   xt_arena_free(&arena);
 }
 
 static void refuses_sizes_that_overflow(void) {
-  xt_arena arena = {NULL};
+  xt_arena arena = {0};
   CHECK(!xt_arena_alloc(&arena, SIZE_MAX / 2, 3) && !xt_arena_text(&arena, "", SIZE_MAX));
   CHECK(!arena.exceeded);
   xt_arena_free(&arena);
@@ -54,7 +54,7 @@ static void keeps_to_its_limit(void) {
 }
 
 static void can_be_freed_twice(void) {
-  xt_arena arena = {NULL};
+  xt_arena arena = {0};
   CHECK(xt_arena_alloc(&arena, 3, 1000));
   xt_arena_free(&arena);
   CHECK(!arena.chunks && !arena.used);
