@@ -9,6 +9,7 @@
 #include "check.h"
 #include "core/checkpoint/batch_load.h"
 #include "core/checkpoint/saver.h"
+#include "core/formats/zip.h"
 #include "core/memory/memory.h"
 #include "core/os/background.h"
 #include "core/pickle/pickler.h"

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/json.h"
 #include "core/checkpoint/batch_load.h"
+#include "core/pickle/node_json.h"
 #include "core/pickle/unpickle.h"
 
 static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
@@ -54,7 +54,7 @@ static void as_json(const uint8_t *data, size_t size) {
   xt_error error;
   xt_arena arena = {.limit = 64 << 20};
   xt_node *root;
-  xt_json_read(data, size, &arena, &root, &error);
+  xt_node_from_json(data, size, &arena, &root, &error);
   xt_arena_free(&arena);
 }
 
