@@ -37,13 +37,13 @@ static void keeps_its_bytes_while_it_grows(void) {
   xt_buffer_free(&buffer);
 }
 
-static void room_is_not_counted_until_used(void) {
+static void reserved_bytes_are_not_counted_until_used(void) {
   xt_buffer buffer = {0};
-  uint8_t *to = xt_buffer_room(&buffer, 5000);
+  uint8_t *to = xt_buffer_reserve(&buffer, 5000);
   CHECK(to && buffer.size == 0);
   memset(to, 'x', 5000);
   buffer.size += 5000;
-  CHECK(xt_buffer_room(&buffer, 0) == buffer.data + 5000);
+  CHECK(xt_buffer_reserve(&buffer, 0) == buffer.data + 5000);
   xt_buffer_free(&buffer);
 }
 
@@ -59,7 +59,7 @@ static void stays_failed(void) {
   xt_buffer_text(&buffer, "e");
   xt_buffer_le(&buffer, 1, 8);
   xt_buffer_decimal(&buffer, 1);
-  CHECK(buffer.failed && buffer.size == 3 && !xt_buffer_room(&buffer, 1));
+  CHECK(buffer.failed && buffer.size == 3 && !xt_buffer_reserve(&buffer, 1));
   xt_buffer_free(&buffer);
   xt_buffer_byte(&buffer, 'a');
   CHECK(!buffer.failed && buffer.size == 1);
@@ -69,11 +69,11 @@ static void stays_failed(void) {
 static void refuses_sizes_that_overflow(void) {
   xt_buffer buffer = {0};
   xt_buffer_byte(&buffer, 'a');
-  CHECK(!xt_buffer_room(&buffer, SIZE_MAX) && buffer.failed && buffer.size == 1);
+  CHECK(!xt_buffer_reserve(&buffer, SIZE_MAX) && buffer.failed && buffer.size == 1);
   xt_buffer_free(&buffer);
 }
 
 int main(void) {
   return RUN_TESTS("buffer", appends_in_order, writes_little_endian_numbers, keeps_its_bytes_while_it_grows,
-                   room_is_not_counted_until_used, stays_failed, refuses_sizes_that_overflow);
+                   reserved_bytes_are_not_counted_until_used, stays_failed, refuses_sizes_that_overflow);
 }

@@ -12,7 +12,7 @@ static const struct {
 
 static void writes_digits_without_terminator(void) {
   for (size_t i = 0; i < COUNT_OF(cases); i++) {
-    char to[XT_DECIMAL_MOST + 1];
+    char to[XT_DECIMAL_DIGITS + 1];
     memset(to, '#', sizeof to);
     size_t size = xt_decimal(to, cases[i].number);
     CHECK(size == strlen(cases[i].text) && !memcmp(to, cases[i].text, size) && to[size] == '#');
@@ -29,7 +29,7 @@ static void appends_digits_to_a_buffer(void) {
 }
 
 static void agrees_with_printf(void) {
-  char to[XT_DECIMAL_MOST], expected[32];
+  char to[XT_DECIMAL_DIGITS], expected[32];
   for (uint64_t number = 1; number < UINT64_MAX / 7; number = number * 7 + 3) {
     int size = snprintf(expected, sizeof expected, "%llu", (unsigned long long)number);
     CHECK(xt_decimal(to, number) == (size_t)size && !memcmp(to, expected, (size_t)size));

@@ -11,13 +11,13 @@ static xt_record *find(const xt_records *records, const char *name) {
 static void adds_and_finds_records(void) {
   xt_arena arena = {0};
   xt_records records = {0};
-  bool taken;
+  bool duplicate;
   CHECK(xt_records_reserve(&records, &arena, 3, true));
   CHECK(!find(&records, "a"));
-  xt_record *a = xt_records_add(&records, "a", 1, &taken);
-  CHECK(a && !taken && a->name_size == 1 && a->size == 0 && atomic_load(&a->data_offset) == 0);
-  xt_record *b = xt_records_add_stored(&records, "b/c", 3, 64, 100, &taken);
-  CHECK(b && !taken && b->header == 64 && b->size == 100 && b->packed == 100 && b->end == 164);
+  xt_record *a = xt_records_add(&records, "a", 1, &duplicate);
+  CHECK(a && !duplicate && a->name_size == 1 && a->size == 0 && atomic_load(&a->data_offset) == 0);
+  xt_record *b = xt_records_add_stored(&records, "b/c", 3, 64, 100, &duplicate);
+  CHECK(b && !duplicate && b->header == 64 && b->size == 100 && b->packed == 100 && b->end == 164);
   CHECK(atomic_load(&b->data_offset) == 64 && b->method == XT_RECORD_STORED && !b->has_crc);
   CHECK(find(&records, "a") == a && find(&records, "b/c") == b && !find(&records, "b") && !find(&records, ""));
   CHECK(records.count == 2 && &records.list[0] == a && &records.list[1] == b);
@@ -29,12 +29,12 @@ static void adds_and_finds_records(void) {
 static void refuses_a_name_twice(void) {
   xt_arena arena = {0};
   xt_records records = {0};
-  bool taken;
+  bool duplicate;
   CHECK(xt_records_reserve(&records, &arena, 3, true));
-  CHECK(xt_records_add(&records, "a", 1, &taken) && !taken);
-  CHECK(!xt_records_add(&records, "a", 1, &taken) && taken && records.count == 1);
-  CHECK(!xt_records_add_stored(&records, "a", 1, 0, 0, &taken) && taken);
-  CHECK(xt_records_add(&records, "b", 1, &taken) && !taken);
+  CHECK(xt_records_add(&records, "a", 1, &duplicate) && !duplicate);
+  CHECK(!xt_records_add(&records, "a", 1, &duplicate) && duplicate && records.count == 1);
+  CHECK(!xt_records_add_stored(&records, "a", 1, 0, 0, &duplicate) && duplicate);
+  CHECK(xt_records_add(&records, "b", 1, &duplicate) && !duplicate);
   xt_records_free(&records);
   xt_arena_free(&arena);
 }
@@ -42,10 +42,10 @@ static void refuses_a_name_twice(void) {
 static void holds_no_more_than_were_reserved(void) {
   xt_arena arena = {0};
   xt_records records = {0};
-  bool taken = true;
+  bool duplicate = true;
   CHECK(xt_records_reserve(&records, &arena, 1, true));
-  CHECK(xt_records_add(&records, "a", 1, &taken));
-  CHECK(!xt_records_add(&records, "b", 1, &taken) && !taken && records.count == 1);
+  CHECK(xt_records_add(&records, "a", 1, &duplicate));
+  CHECK(!xt_records_add(&records, "b", 1, &duplicate) && !duplicate && records.count == 1);
   xt_records_free(&records);
   xt_arena_free(&arena);
 }
@@ -54,10 +54,10 @@ static void holds_no_more_than_were_reserved(void) {
 static void finds_names_below_the_root(void) {
   xt_arena arena = {0};
   xt_records records = {0};
-  bool taken;
+  bool duplicate;
   CHECK(xt_records_reserve(&records, &arena, 3, true));
-  xt_record *pickle = xt_records_add(&records, "archive/data.pkl", 16, &taken);
-  xt_record *data = xt_records_add(&records, "archive/data/0", 14, &taken);
+  xt_record *pickle = xt_records_add(&records, "archive/data.pkl", 16, &duplicate);
+  xt_record *data = xt_records_add(&records, "archive/data/0", 14, &duplicate);
   records.root_size = strlen("archive/");
   CHECK(find(&records, "data.pkl") == pickle && find(&records, "archive/data.pkl") == pickle);
   CHECK(find(&records, "data/0") == data && !find(&records, "0") && !find(&records, "archive/"));
@@ -71,9 +71,9 @@ static void finds_names_below_the_root(void) {
 static void unnamed_records_are_only_listed(void) {
   xt_arena arena = {0};
   xt_records records = {0};
-  bool taken;
+  bool duplicate;
   CHECK(xt_records_reserve(&records, &arena, 2, false));
-  CHECK(xt_records_add(&records, "a", 1, &taken) && xt_records_add(&records, "a", 1, &taken) && !taken);
+  CHECK(xt_records_add(&records, "a", 1, &duplicate) && xt_records_add(&records, "a", 1, &duplicate) && !duplicate);
   CHECK(records.count == 2 && !find(&records, "a"));
   xt_records_free(&records);
   xt_arena_free(&arena);

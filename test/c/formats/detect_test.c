@@ -3,7 +3,13 @@
 #include <string.h>
 
 #include "check.h"
-#include "core/formats/format.h"
+#include "core/formats/gzip.h"
+#include "core/formats/legacy.h"
+#include "core/formats/plain_pickle.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/tar.h"
+#include "core/formats/torch_stream.h"
+#include "core/formats/zip.h"
 
 /* Detects a copy of exactly this size, so that the sanitizer reports a read past its end. */
 static xt_status detect(const void *head, size_t size, const xt_format **format, xt_error *error) {

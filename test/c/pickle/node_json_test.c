@@ -1,4 +1,6 @@
 /* JSON texts as node trees: what is accepted, what is refused, and what becomes of it. */
+#include "core/pickle/node_json.h"
+
 #include "check.h"
 #include "core/base/json.h"
 #include "failing.h"
@@ -12,7 +14,7 @@ static xt_status read_text(const char *text, size_t size, const char *expected) 
   /* A copy of exactly this size, so that the sanitizer reports a read past its end. */
   uint8_t *copy = malloc(size ? size : 1);
   memcpy(copy, text, size);
-  xt_status status = xt_json_read(copy, size, &arena, &root, &error);
+  xt_status status = xt_node_from_json(copy, size, &arena, &root, &error);
   if (status == XT_STATUS_ok && !expected) fprintf(stderr, "not refused: %.*s\n", (int)size, text);
   if (status == XT_STATUS_ok) CHECK(root && expected && node_reads(root, expected));
   else CHECK(error.status == status && error.message[0] && error.offset >= -1 && error.offset <= (int64_t)size);
@@ -157,7 +159,7 @@ static void survives_every_flipped_bit(void) {
     xt_error error;
     xt_node *root;
     text[bit / 8] ^= (char)(1 << bit % 8);
-    xt_json_read((const uint8_t *)text, sizeof text - 1, &arena, &root, &error);
+    xt_node_from_json((const uint8_t *)text, sizeof text - 1, &arena, &root, &error);
     text[bit / 8] ^= (char)(1 << bit % 8);
     xt_arena_free(&arena);
   }
@@ -170,7 +172,7 @@ static void reports_failed_allocations(void) {
     xt_error error;
     xt_node *root;
     allocations = 0;
-    xt_status status = xt_json_read((const uint8_t *)text, sizeof text - 1, &arena, &root, &error);
+    xt_status status = xt_node_from_json((const uint8_t *)text, sizeof text - 1, &arena, &root, &error);
     bool failed = allocations > fail_at;
     xt_arena_free(&arena);
     CHECK(status == (failed ? XT_STATUS_no_memory : XT_STATUS_ok));
