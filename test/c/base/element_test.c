@@ -34,6 +34,7 @@ static void reads_complex_numbers(void) {
 }
 
 static void rounds_to_half_precision(void) {
+  CHECK(xt_element_half(0) == 0x0000 && xt_element_half(-0.0) == 0x8000);
   CHECK(xt_element_half(1) == 0x3c00 && xt_element_half(-2) == 0xc000);
   CHECK(xt_element_half(65504) == 0x7bff && xt_element_half(65520) == 0x7c00 && xt_element_half(1e300) == 0x7c00);
   CHECK(xt_element_half(ldexp(1, -24)) == 0x0001 && xt_element_half(ldexp(1, -26)) == 0x0000);

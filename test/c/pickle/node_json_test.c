@@ -130,6 +130,7 @@ static void refuses_what_json_does_not_have(void) {
                                       "[1]/**/",
                                       "{}{}"};
   for (size_t i = 0; i < COUNT_OF(texts); i++) CHECK(read_text(texts[i], strlen(texts[i]), NULL) == XT_STATUS_corrupt);
+  CHECK(read_text("1\0", 2, NULL) == XT_STATUS_corrupt && read_text("{}\0{", 4, NULL) == XT_STATUS_corrupt);
   CHECK(read_text("\0", 1, NULL) == XT_STATUS_corrupt && read_text("[1\0]", 4, NULL) == XT_STATUS_corrupt);
 }
 
