@@ -3,7 +3,7 @@ defmodule ExTorch.MixProject do
 
   @version "0.1.0"
 
-  # EXTORCH_HEX=0: no Hex on this machine. `make` has built the NIF then, and nothing is a dependency.
+  # EXTORCH_HEX=0 is for machines without Hex: there are no dependencies, and `make` must have built the NIF library.
   @hex System.get_env("EXTORCH_HEX") != "0"
 
   def project do
@@ -12,14 +12,14 @@ defmodule ExTorch.MixProject do
       version: @version,
       elixir: "~> 1.14",
       compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
-      # tests derive protocols of their own
+      # Tests implement protocols for their own structs.
       consolidate_protocols: Mix.env() != :test,
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
       deps: if(@hex, do: deps(), else: []),
-      # Optional applications may come from ERL_LIBS instead of Hex: keep them on the path.
+      # Optional dependencies may come from ERL_LIBS instead of Hex: keep them in the code path.
       prune_code_paths: false,
       make_clean: ["clean"],
-      description: "PyTorch tensors and checkpoints as first-class citizens of the BEAM",
+      description: "Reads and writes PyTorch checkpoints, and calls LibTorch, from Elixir",
       package: package(),
       docs: docs()
     ]

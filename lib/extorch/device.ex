@@ -1,6 +1,6 @@
 defmodule ExTorch.Device do
   @moduledoc """
-  Where a tensor's memory is: `:cpu`, `:cuda` or `{:cuda, n}`, `:mps`, or `:meta`, which has shapes but no memory.
+  Devices of tensors: `:cpu`, `:cuda`, `{:cuda, index}`, `:mps` and `:meta`. Meta tensors have a shape but no memory.
 
       iex> :cpu in ExTorch.Device.available()
       true
@@ -13,7 +13,7 @@ defmodule ExTorch.Device do
 
   @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
 
-  @doc "The devices tensors can be on, this one first: `[:cpu, {:cuda, 0}, …]`."
+  @doc "Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`."
   @spec available() :: [device()]
   def available do
     cuda = for index <- cuda_indices(), do: {:cuda, index}
@@ -34,7 +34,7 @@ defmodule ExTorch.Device do
   def count(other) do
     raise Error.new(
             :bad_argument,
-            "unknown device type #{inspect(other)}; use :cpu, :cuda or :mps"
+            "unknown device type #{inspect(other)}; expected :cpu, :cuda or :mps"
           )
   end
 
@@ -43,7 +43,7 @@ defmodule ExTorch.Device do
   def cuda_count, do: count(:cuda)
 
   @doc """
-  Free and total bytes of a device.
+  Returns the free and total memory of a device in bytes.
 
       iex> {:ok, %{free: free, total: total}} = ExTorch.Device.memory(:cpu)
       iex> 0 < free and free <= total
@@ -60,7 +60,7 @@ defmodule ExTorch.Device do
          [_, free] <- Regex.run(~r/^MemAvailable:\s+(\d+) kB/m, text) do
       {:ok, %{free: String.to_integer(free) * 1024, total: String.to_integer(total) * 1024}}
     else
-      _ -> {:error, Error.new(:unsupported, "this system does not tell its memory")}
+      _ -> {:error, Error.new(:unsupported, "/proc/meminfo is not available on this system")}
     end
   end
 
@@ -74,11 +74,11 @@ defmodule ExTorch.Device do
   end
 
   def memory(other),
-    do: {:error, Error.new(:unsupported, "#{inspect(other)} has no memory to ask for")}
+    do: {:error, Error.new(:unsupported, "the memory of #{inspect(other)} is not available")}
 
-  @doc "The same, raising."
+  @doc "Same as `memory/1` but raises on error."
   @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
-  def memory!(device), do: Error.bang!(memory(device))
+  def memory!(device), do: Error.unwrap!(memory(device))
 
   @doc false
   def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device
@@ -87,7 +87,7 @@ defmodule ExTorch.Device do
   def check!(other) do
     raise Error.new(
             :bad_argument,
-            "unknown device #{inspect(other)}; use :cpu, :cuda, {:cuda, n}, :mps or :meta"
+            "unknown device #{inspect(other)}; expected :cpu, :cuda, {:cuda, index}, :mps or :meta"
           )
   end
 

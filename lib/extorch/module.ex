@@ -1,35 +1,44 @@
 defprotocol ExTorch.Module do
   @moduledoc """
-  How a store walks a module and puts tensors back: maps, lists and tuples nested to any depth, ExTorch tensors, and, where
-  they are loaded, Nx tensors and `Axon.ModelState`. A struct takes part by deriving:
+  The protocol of modules: values that contain tensors, which `ExTorch.Store` reads and replaces.
+
+  It is implemented for maps, lists and tuples nested to any depth, for ExTorch tensors, and for Nx tensors and
+  `Axon.ModelState` if these libraries are available. Structs derive it:
 
       defmodule Net do
         @derive {ExTorch.Module, only: [:encoder, :head]}
         defstruct [:encoder, :head, :config]
       end
 
-  Without `:only` every field takes part. Everything else (numbers, strings, structs that do not derive) is left as it is.
+  Without `:only`, all fields are included. All other values (numbers, strings, structs that do not derive the protocol)
+  are ignored and stay unchanged.
 
-  Names are the keys on the way to a tensor, joined by dots: `"encoder.0.weight"`.
+  The name of a tensor consists of the keys that lead to it, joined by dots: `"encoder.0.weight"`.
   """
   @fallback_to_any true
 
-  @typedoc "What a tensor of a module has to be."
+  @typedoc "The shape and dtype that a tensor of a module must have."
   @type target :: %{shape: tuple(), dtype: ExTorch.DType.dtype()}
 
-  @doc "`{:parts, [{key, part}]}` of a container, `{:tensor, target}` of a tensor, `:other` of anything else."
+  @doc """
+  Returns the structure of a value.
+
+    * `{:parts, [{key, part}]}` - the value is a container
+    * `{:tensor, target}` - the value is a tensor
+    * `:other` - the value is anything else
+  """
   @spec walk(t()) :: {:parts, [{term(), term()}]} | {:tensor, target()} | :other
   def walk(module)
 
-  @doc "The container with other parts, which come in the order of `walk/1`."
+  @doc "Returns the container with its parts replaced. The parts are in the order of `walk/1`."
   @spec rebuild(t(), [term()]) :: t()
   def rebuild(module, parts)
 
-  @doc "A tensor of a module as an ExTorch tensor, sharing its memory where that is possible."
+  @doc "Converts a tensor of a module to an ExTorch tensor, without a copy if possible."
   @spec to_tensor(t()) :: ExTorch.Tensor.t()
   def to_tensor(leaf)
 
-  @doc "An ExTorch tensor as a tensor of the leaf's own kind, on its device or backend."
+  @doc "Converts an ExTorch tensor to the type of the leaf, on the device or backend of the leaf."
   @spec from_tensor(t(), ExTorch.Tensor.t()) :: t()
   def from_tensor(leaf, tensor)
 end
@@ -59,7 +68,7 @@ defimpl ExTorch.Module, for: Any do
   def rebuild(other, _parts), do: other
 
   def to_tensor(other) do
-    raise ExTorch.Error.new(:bad_argument, "this is no tensor: #{inspect(other, limit: 3)}")
+    raise ExTorch.Error.new(:bad_argument, "expected a tensor, got #{inspect(other, limit: 3)}")
   end
 
   def from_tensor(other, _tensor), do: to_tensor(other)
@@ -73,7 +82,7 @@ defimpl ExTorch.Module, for: Map do
 end
 
 defimpl ExTorch.Module, for: List do
-  # a keyword list has names, any other list positions
+  # The parts of a keyword list are named by its keys, those of other lists by their position.
   def walk(list) do
     if list != [] and Keyword.keyword?(list),
       do: {:parts, list},

@@ -1,12 +1,12 @@
 defmodule ExTorch.Options do
   @moduledoc false
-  # What functions that take options check the same way, in the same words.
+  # Checks of options that several functions share.
 
   alias ExTorch.Error
 
-  @most 2 ** 40
+  @max_value 2 ** 40
 
-  # Keyword.validate/2, and an error that lists what there is.
+  # Same as Keyword.validate!/2 but raises an ExTorch.Error that lists the known options.
   def validate!(opts, known, word \\ "option") do
     case Keyword.validate(opts, known) do
       {:ok, opts} ->
@@ -17,7 +17,7 @@ defmodule ExTorch.Options do
 
         raise Error.new(
                 :bad_argument,
-                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
+                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; expected one of #{names}"
               )
     end
   end
@@ -25,19 +25,26 @@ defmodule ExTorch.Options do
   defp name({key, _default}), do: key
   defp name(key), do: key
 
-  def chunk!(bytes) when bytes in 1..@most, do: bytes
+  def chunk!(bytes) when bytes in 1..@max_value, do: bytes
 
-  def chunk!(other),
-    do: raise(Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(other)}"))
-
-  def timeout!(:infinity), do: :infinity
-  def timeout!(ms) when ms in 0..@most, do: ms
-
-  def timeout!(other) do
-    raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
+  def chunk!(other) do
+    raise Error.new(
+            :bad_argument,
+            "expected chunk to be a positive number of bytes, got #{inspect(other)}"
+          )
   end
 
-  # Could a file have this name? What a file holds has zeros in it, or is longer.
+  def timeout!(:infinity), do: :infinity
+  def timeout!(ms) when ms in 0..@max_value, do: ms
+
+  def timeout!(other) do
+    raise Error.new(
+            :bad_argument,
+            "expected timeout to be milliseconds or :infinity, got #{inspect(other)}"
+          )
+  end
+
+  # Returns true if the binary can be a path. File contents passed by mistake contain zero bytes or are longer.
   def path?(path),
     do: path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>)
 end

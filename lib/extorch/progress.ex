@@ -1,10 +1,10 @@
 defmodule ExTorch.Progress do
   @moduledoc false
-  # `on_progress`: called about ten times a second, and once at the end.
+  # Calls the `on_progress` function about ten times a second and once at the end.
 
   alias ExTorch.Error
 
-  @milliseconds 100
+  @interval_ms 100
 
   defstruct [:fun, :total, :last]
 
@@ -14,7 +14,7 @@ defmodule ExTorch.Progress do
   def check!(other) do
     raise Error.new(
             :bad_argument,
-            "on_progress is a function of done and total, not #{inspect(other)}"
+            "expected on_progress to be a function of done and total, got #{inspect(other)}"
           )
   end
 
@@ -23,7 +23,7 @@ defmodule ExTorch.Progress do
   def report(%{fun: nil} = progress, _done), do: progress
 
   def report(progress, done) do
-    if now() - progress.last >= @milliseconds do
+    if now() - progress.last >= @interval_ms do
       call(progress, done)
       %{progress | last: now()}
     else

@@ -1,6 +1,6 @@
 defmodule ExTorch.Checkpoint.Handle do
   @moduledoc false
-  # The native calls on an open checkpoint. Each returns {:ok, value} or an error that names the file.
+  # The NIF calls on an open checkpoint. Each returns {:ok, value} or an error that contains the path of the file.
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{Entry, Options}
@@ -14,7 +14,7 @@ defmodule ExTorch.Checkpoint.Handle do
   @spec entries(Checkpoint.t()) :: result([Entry.t()])
   def entries(ckpt), do: call(ckpt, &Native.checkpoint_entries/1)
 
-  # Every entry with the dotted name, at most 20.
+  # Returns the entries with the dotted name, at most 20.
   @spec entry(Checkpoint.t(), String.t()) :: result([Entry.t()])
   def entry(ckpt, name), do: call(ckpt, &Native.checkpoint_entry(&1, name))
 
@@ -27,7 +27,7 @@ defmodule ExTorch.Checkpoint.Handle do
   @spec records(Checkpoint.t()) :: result([String.t()])
   def records(ckpt), do: call(ckpt, &Native.checkpoint_records/1)
 
-  # The object with one term in place of each tensor, in file order.
+  # Returns the object with one of the terms, which are in file order, in place of each tensor.
   @spec object(Checkpoint.t(), [term()]) :: result(term())
   def object(ckpt, terms) do
     tuple = List.to_tuple(terms)
@@ -38,14 +38,14 @@ defmodule ExTorch.Checkpoint.Handle do
   def tensor(ckpt, entry),
     do: call(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify))
 
-  # Bytes of a record; nil when there is no such record.
+  # Returns bytes of a record, or nil if there is no such record.
   @spec read_record(Checkpoint.t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
           result(binary() | nil)
   def read_record(ckpt, name, offset, length) do
     call(ckpt, &Native.checkpoint_read_record(&1, name, offset, length, ckpt.options.verify))
   end
 
-  # Moves a tensor to the device that the options ask for and keeps its requires_grad flag.
+  # Moves a tensor to the device given by the options and keeps its requires_grad flag.
   @spec to_device(Checkpoint.t(), Tensor.t() | struct(), Entry.t()) ::
           result(Tensor.t() | struct())
   def to_device(ckpt, %Tensor{device: :cpu} = tensor, entry) do
@@ -57,11 +57,11 @@ defmodule ExTorch.Checkpoint.Handle do
         {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(entry.requires_grad)}
     end
   rescue
-    error in Error -> {:error, Error.located(error, ckpt.source)}
+    error in Error -> {:error, Error.put_path(error, ckpt.source)}
   end
 
   def to_device(_ckpt, other, _entry), do: {:ok, other}
 
   defp call(ckpt, nif),
-    do: Error.located(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
+    do: Error.put_path(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
 end

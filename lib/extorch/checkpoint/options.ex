@@ -1,6 +1,6 @@
 defmodule ExTorch.Checkpoint.Options do
   @moduledoc false
-  # Options of opening and loading, checked once.
+  # Validates the options of ExTorch.Checkpoint.open/2 and ExTorch.load/2.
 
   alias ExTorch.{Device, Error, Progress}
 
@@ -31,22 +31,29 @@ defmodule ExTorch.Checkpoint.Options do
     limits = ExTorch.Options.validate!(opts[:limits], @limits, "limit")
 
     for key <- [:mmap, :verify, :strict, :ordered], not is_boolean(opts[key]) do
-      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(opts[key])}")
+      raise Error.new(:bad_argument, "expected #{key} to be a boolean, got #{inspect(opts[key])}")
     end
 
     for {name, value} <- limits,
         not ((is_integer(value) and value in 0..(2 ** 62)) or (name == :nodes and value == nil)) do
       raise Error.new(
               :bad_argument,
-              "the limit #{name} is a number from 0 to 2 ** 62, not #{inspect(value)}"
+              "expected the limit #{name} to be an integer from 0 to 2 ** 62, got #{inspect(value)}"
             )
     end
 
-    unless limits[:depth] in 1..10_000,
-      do: raise(Error.new(:bad_argument, "the limit depth is from 1 to 10,000"))
+    unless limits[:depth] in 1..10_000 do
+      raise Error.new(
+              :bad_argument,
+              "expected the limit depth to be from 1 to 10,000, got #{limits[:depth]}"
+            )
+    end
 
     unless is_integer(opts[:offset]) and opts[:offset] in 0..(2 ** 62) do
-      raise Error.new(:bad_argument, "offset is a number of bytes, not #{inspect(opts[:offset])}")
+      raise Error.new(
+              :bad_argument,
+              "expected offset to be a number of bytes, got #{inspect(opts[:offset])}"
+            )
     end
 
     Progress.check!(opts[:on_progress])
@@ -54,7 +61,7 @@ defmodule ExTorch.Checkpoint.Options do
     opts |> Keyword.put(:limits, limits) |> Map.new()
   end
 
-  # What the NIFs take.
+  # Returns the options as the tuple that the NIFs take.
   def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
      limits[:tensor_bytes], offset}
@@ -64,14 +71,14 @@ defmodule ExTorch.Checkpoint.Options do
   defp check_device!(map) when is_map(map), do: Enum.each(Map.values(map), &Device.check!/1)
   defp check_device!(device), do: Device.check!(device)
 
-  # Where a tensor that was saved at `location` goes.
+  # Returns the device for a tensor that was saved on `location`.
   def device_for(%{device: fun}, location) when is_function(fun, 1),
     do: Device.check!(fun.(location))
 
   def device_for(%{device: map}, location) when is_map(map), do: Map.get(map, location, :cpu)
   def device_for(%{device: device}, _location), do: device
 
-  # Is the entry selected by `only`?
+  # Returns true if `only` selects the entry.
   def selected?(%{only: only}, entry), do: selects?(only, entry)
 
   defp selects?(nil, _entry), do: true
@@ -84,7 +91,7 @@ defmodule ExTorch.Checkpoint.Options do
   defp selects?(other, _entry) do
     raise Error.new(
             :bad_argument,
-            "only takes names, regular expressions and functions, not #{inspect(other)}"
+            "expected only to be names, regular expressions or functions, got #{inspect(other)}"
           )
   end
 end

@@ -1,6 +1,6 @@
 defmodule ExTorch.Checkpoint.SourceReader do
   @moduledoc false
-  # Checkpoints whose bytes Elixir reads (ExTorch.Source): the NIFs say which bytes they need.
+  # Reads checkpoints from an ExTorch.Source. The NIFs return which bytes they need; this module reads them.
 
   alias ExTorch.{Error, Memory, Native}
 
@@ -22,7 +22,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
     end
   end
 
-  # The bytes of an entry (by index) or record (by name), and their offset in the source.
+  # Reads the bytes of an entry (by index) or record (by name). Returns them and their offset in the source.
   def locate(source, resource, target, whole?) do
     case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
       {:ok, nil} ->
@@ -62,14 +62,14 @@ defmodule ExTorch.Checkpoint.SourceReader do
         {:error,
          Error.new(
            :io,
-           "the source gave #{inspect(other, limit: 3)} where bytes were asked for at #{offset}"
+           "expected read_at to return #{size} bytes at #{offset}, got #{inspect(other, limit: 3)}"
          )}
 
       {:ok, bytes} ->
         {:error,
          Error.new(
            :io,
-           "the source gave #{byte_size(bytes)} bytes where #{size} were asked for at #{offset}"
+           "expected read_at to return #{size} bytes at #{offset}, got #{byte_size(bytes)} bytes"
          )}
 
       other ->
@@ -86,7 +86,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
         {:error, error}
 
       {:error, reason} ->
-        {:error, Error.new(:io, "the source #{inspect(module)} failed: #{inspect(reason)}")}
+        {:error, Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")}
     end
   end
 end

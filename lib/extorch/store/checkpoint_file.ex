@@ -1,6 +1,6 @@
 defmodule ExTorch.Store.CheckpointFile do
   @moduledoc false
-  # An open checkpoint as the engine sees it.
+  # Opens a checkpoint as the file map that ExTorch.Store.Engine uses.
 
   alias ExTorch.Checkpoint
   alias ExTorch.Store.Options
@@ -8,14 +8,14 @@ defmodule ExTorch.Store.CheckpointFile do
   def with(path, options, fun) do
     with {:ok, ckpt} <- Checkpoint.open(path, Options.reading(options)) do
       try do
-        fun.(of(ckpt))
+        fun.(file(ckpt))
       after
         Checkpoint.close(ckpt)
       end
     end
   end
 
-  def of(ckpt) do
+  defp file(ckpt) do
     %{
       keys: Checkpoint.keys(ckpt),
       entry: &Checkpoint.entry(ckpt, &1),

@@ -1,6 +1,6 @@
 defmodule ExTorch.Store.Options do
   @moduledoc false
-  # Options of stores, checked when a store is made.
+  # Validates and applies the options of stores.
 
   alias ExTorch.{Error, Progress}
   alias ExTorch.Store.Adapter
@@ -38,19 +38,22 @@ defmodule ExTorch.Store.Options do
 
   def check!(path, opts, more \\ []) do
     unless is_binary(path) do
-      raise Error.new(:bad_argument, "a store has a path, not #{inspect(path, limit: 3)}")
+      raise Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 3)}")
     end
 
     options = opts |> ExTorch.Options.validate!(@defaults ++ more) |> Map.new()
 
     for key <- @booleans, not is_boolean(options[key]) do
-      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(options[key])}")
+      raise Error.new(
+              :bad_argument,
+              "expected #{key} to be a boolean, got #{inspect(options[key])}"
+            )
     end
 
     unless options.top_level_key in [nil, :auto] or is_binary(options.top_level_key) do
       raise Error.new(
               :bad_argument,
-              "top_level_key is a name or :auto, not #{inspect(options.top_level_key)}"
+              "expected top_level_key to be a string or :auto, got #{inspect(options.top_level_key)}"
             )
     end
 
@@ -64,9 +67,10 @@ defmodule ExTorch.Store.Options do
     }
   end
 
-  # What opening the file takes.
+  # The options of ExTorch.Checkpoint.open/2.
   def reading(options), do: Keyword.new(Map.take(options, [:strict, :verify, :limits]))
 
+  # The options of ExTorch.save/3.
   def writing(options),
     do: Keyword.new(Map.take(options, [:fsync, :compact, :duplicate, :on_progress]))
 
@@ -81,11 +85,11 @@ defmodule ExTorch.Store.Options do
   defp check_filter!(other) do
     raise Error.new(
             :bad_argument,
-            "only and except take names, regular expressions and functions, not #{inspect(other)}"
+            "expected only and except to be names, regular expressions or functions, got #{inspect(other)}"
           )
   end
 
-  # The entry is asked for only by a function that wants it.
+  # `entry` is a function that returns the entry. It is only called for filters that are functions of name and entry.
   def selected?(%{only: nil, except: nil}, _name, _entry), do: true
 
   def selected?(%{only: only, except: except}, name, entry) do
@@ -115,13 +119,13 @@ defmodule ExTorch.Store.Options do
         {:error, {reason, at}} ->
           raise Error.new(
                   :bad_argument,
-                  "#{inspect(elem(pair, 0))} is no regular expression: #{reason} at #{at}"
+                  "invalid regular expression #{inspect(elem(pair, 0))} in remap: #{reason} at #{at}"
                 )
 
         _ ->
           raise Error.new(
                   :bad_argument,
-                  "remap takes pairs of a regular expression and a replacement, not #{inspect(pair)}"
+                  "expected remap to contain {regex, replacement}, got #{inspect(pair)}"
                 )
       end
     end
@@ -130,7 +134,7 @@ defmodule ExTorch.Store.Options do
   defp check_remap!(other) do
     raise Error.new(
             :bad_argument,
-            "remap is a list of pairs or a function of the name, not #{inspect(other)}"
+            "expected remap to be a list of {regex, replacement} or a function of the name, got #{inspect(other)}"
           )
   end
 
@@ -148,7 +152,7 @@ defmodule ExTorch.Store.Options do
       other ->
         raise Error.new(
                 :bad_argument,
-                "remap made #{inspect(other)} of #{inspect(name)}: a name is a string"
+                "expected the remap function to return a string for #{inspect(name)}, got #{inspect(other)}"
               )
     end
   end

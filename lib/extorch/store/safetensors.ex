@@ -1,11 +1,11 @@
 defmodule ExTorch.Store.Safetensors do
   @moduledoc """
-  A store of one safetensors file.
+  A store for one safetensors file.
 
       store = ExTorch.Store.Safetensors.new("model.safetensors", metadata: %{"format" => "pt"})
 
-  Reads whatever `ExTorch.Checkpoint` reads, writes safetensors. The options are in `ExTorch.Store`. Safetensors cannot say
-  that tensors share memory: tied weights are an error when they are collected, unless `duplicate: true`.
+  It reads all formats of `ExTorch.Checkpoint` and writes safetensors. See `ExTorch.Store` for the options. Safetensors
+  cannot represent shared memory: saving tied weights is an error, unless `duplicate: true` is given.
   """
   use ExTorch.Store
 
@@ -15,7 +15,7 @@ defmodule ExTorch.Store.Safetensors do
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
 
-  @doc "A store of the file; it is opened when it is needed. Wrong options raise."
+  @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
   def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
 
@@ -26,7 +26,7 @@ defmodule ExTorch.Store.Safetensors do
   def collect_from(%__MODULE__{path: path, options: options}, module) do
     start = System.monotonic_time()
 
-    with :ok <- Engine.free?(path, options),
+    with :ok <- Engine.check_overwrite(path, options),
          {:ok, pairs} <- Engine.collect(options, module),
          :ok <-
            ExTorch.save(
@@ -34,7 +34,7 @@ defmodule ExTorch.Store.Safetensors do
              path,
              [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
            ) do
-      Engine.collected(path, length(pairs), start)
+      Engine.emit_collect(path, length(pairs), start)
     end
   end
 end

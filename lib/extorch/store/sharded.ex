@@ -1,16 +1,22 @@
 defmodule ExTorch.Store.Sharded do
   @moduledoc """
-  A store of several files and their index, as Hugging Face has them: `model.safetensors.index.json` or
-  `pytorch_model.bin.index.json` with its shards beside it.
+  A store for the shards of a Hugging Face index: `model.safetensors.index.json` or `pytorch_model.bin.index.json`, with
+  the shards in the same directory.
 
       store = ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
 
-  The path is the index, or a folder with one index in it. Collecting writes shards of at most `:max_shard_size` (bytes, or
-  `"5GB"`, `"500MB"`, `"5GiB"`; 5 GB unless told; a tensor larger than that has a shard of its own), the format by the
-  index's name, and the index last. The other options are in `ExTorch.Store`.
+  The path is the path of the index, or of a directory that contains one index. `ExTorch.Store.collect_from/2` writes
+  the shards and then the index. The name of the index determines the format of the shards.
 
-  Every shard is opened when it is first needed. A shard that is missing, a path that leaves the folder, and a name that two
-  shards have are errors.
+  It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
+  of the same name.
+
+  ## Options
+
+  All options of `ExTorch.Store`, and:
+
+    * `:max_shard_size` - the maximum size of a shard: bytes, or a string like `"5GB"`, `"500MB"` or `"5GiB"`. A larger
+      tensor gets its own shard. Defaults to `"5GB"`.
   """
   use ExTorch.Store
 
@@ -23,16 +29,17 @@ defmodule ExTorch.Store.Sharded do
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
 
-  @doc "A store of the index; its files are opened when they are needed. Wrong options raise."
+  @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
   def new(path, opts \\ []) do
     options = Options.check!(path, opts, max_shard_size: "5GB")
-    %__MODULE__{path: path, options: %{options | max_shard_size: bytes!(options.max_shard_size)}}
+    size = parse_size!(options.max_shard_size)
+    %__MODULE__{path: path, options: %{options | max_shard_size: size}}
   end
 
-  defp bytes!(n) when is_integer(n) and n > 0, do: n
+  defp parse_size!(bytes) when is_integer(bytes) and bytes > 0, do: bytes
 
-  defp bytes!(text) when is_binary(text) do
+  defp parse_size!(text) when is_binary(text) do
     units = %{
       "" => 1,
       "KB" => 1.0e3,
@@ -47,14 +54,16 @@ defmodule ExTorch.Store.Sharded do
          {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()) do
       trunc(number * factor)
     else
-      _ -> bytes!(:wrong)
+      _ -> invalid_size!(text)
     end
   end
 
-  defp bytes!(other) do
+  defp parse_size!(other), do: invalid_size!(other)
+
+  defp invalid_size!(other) do
     raise Error.new(
             :bad_argument,
-            "max_shard_size is a number of bytes or \"5GB\", not #{inspect(other)}"
+            "expected max_shard_size to be a number of bytes or a string like \"5GB\", got #{inspect(other)}"
           )
   end
 
@@ -74,7 +83,7 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  # ExTorch.load/2 of an index, or of a folder that has one: all shards as one dict.
+  # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
   @doc false
   def index?(path) when is_binary(path),
     do:
@@ -83,9 +92,9 @@ defmodule ExTorch.Store.Sharded do
 
   def index?(_source), do: false
 
+  # Loads all shards as one dict. Checks the names of all shards before reading tensors.
   @doc false
   def load(path, opts) do
-    # the names are checked first: what two shards have, or none, is found without reading it
     with {:ok, index} <- index_path(path),
          {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
          {:ok, weight_map} <- read_index(index) do
@@ -93,16 +102,17 @@ defmodule ExTorch.Store.Sharded do
       |> Map.values()
       |> Enum.uniq()
       |> Enum.sort()
-      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, done} ->
-        case ExTorch.load(Path.join(Path.dirname(index), shard), opts) do
+      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
+        case ExTorch.load(sibling(index, shard), opts) do
           {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
-            {:cont, {:ok, done ++ pairs}}
+            {:cont, {:ok, loaded ++ pairs}}
 
           {:ok, map} when is_map(map) ->
-            {:cont, {:ok, done ++ Map.to_list(map)}}
+            {:cont, {:ok, loaded ++ Map.to_list(map)}}
 
           {:ok, _} ->
-            {:halt, {:error, located(:corrupt, "the shard #{shard} holds no dict", index)}}
+            {:halt,
+             {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", index)}}
 
           error ->
             {:halt, error}
@@ -119,15 +129,15 @@ defmodule ExTorch.Store.Sharded do
   end
 
   defp file(keys, weight_map, shards) do
-    ask = fn fun ->
+    in_shard = fn fun ->
       fn name -> fun.(Map.fetch!(shards, Map.fetch!(weight_map, name)), name) end
     end
 
     %{
       keys: keys,
-      # storages of two shards may have one key
+      # Storages of different shards may have the same key: make it unique.
       entry:
-        ask.(fn ckpt, name ->
+        in_shard.(fn ckpt, name ->
           with {:ok, entry} <- Checkpoint.entry(ckpt, name),
                do:
                  {:ok,
@@ -136,16 +146,26 @@ defmodule ExTorch.Store.Sharded do
                     else: entry
                   )}
         end),
-      tensor: ask.(&Checkpoint.tensor/2)
+      tensor: in_shard.(&Checkpoint.tensor/2)
     }
   end
 
   defp index_path(path) do
     if File.dir?(path) do
       case Path.wildcard(Path.join(path, "*.index.json")) do
-        [index] -> {:ok, index}
-        [] -> {:error, located(:not_found, "the folder has no index (*.index.json)", path)}
-        _ -> {:error, located(:ambiguous, "the folder has several indexes; name one", path)}
+        [index] ->
+          {:ok, index}
+
+        [] ->
+          {:error, Error.new(:not_found, "the directory contains no index (*.index.json)", path)}
+
+        _ ->
+          {:error,
+           Error.new(
+             :ambiguous,
+             "the directory contains several indexes; pass the path of one of them",
+             path
+           )}
       end
     else
       {:ok, path}
@@ -161,33 +181,32 @@ defmodule ExTorch.Store.Sharded do
       {:ok, map}
     else
       {:ok, %{size: _}} ->
-        {:error, located(:limit, "an index of more than #{@index_limit} bytes", index)}
+        {:error, Error.new(:limit, "the index exceeds #{@index_limit} bytes", index)}
 
       {:error, %Error{} = error} ->
-        {:error, Error.located(error, index)}
+        {:error, Error.put_path(error, index)}
 
       {:error, :enoent} ->
-        {:error, located(:not_found, "there is no such index", index)}
+        {:error, Error.new(:not_found, "the index does not exist", index)}
 
       {:error, reason} ->
         {:error,
-         located(:io, "the index could not be read: #{:file.format_error(reason)}", index)}
+         Error.new(:io, "the index could not be read: #{:file.format_error(reason)}", index)}
 
       _ ->
-        {:error, located(:corrupt, "the index has no weight_map of names and files", index)}
+        {:error,
+         Error.new(:corrupt, "the index has no weight_map from names to file names", index)}
     end
   end
 
   defp open_all(index, weight_map, options) do
-    folder = Path.dirname(index)
-
     weight_map
     |> Map.values()
     |> Enum.uniq()
     |> Enum.sort()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <- Checkpoint.open(Path.join(folder, name), Options.reading(options)) do
+           {:ok, ckpt} <- Checkpoint.open(sibling(index, name), Options.reading(options)) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
@@ -197,22 +216,26 @@ defmodule ExTorch.Store.Sharded do
     end)
   end
 
-  # Shards lie beside their index, and nowhere else.
+  # Shards must be in the directory of the index.
   defp check_inside(name, index) do
     if Path.type(name) == :relative and Path.basename(name) == name and
          name not in ["", ".", ".."],
        do: :ok,
        else:
          {:error,
-          located(:forbidden, "the shard #{inspect(name)} is not in the index's folder", index)}
+          Error.new(
+            :forbidden,
+            "the shard #{inspect(name)} is not in the directory of the index",
+            index
+          )}
   end
 
   defp shard_error(%{reason: :not_found} = error, name),
-    do: %{error | message: "the shard #{name} is missing: fetch it, or the whole folder, again"}
+    do: %{error | message: "the shard #{name} is missing; download the directory again"}
 
   defp shard_error(error, _name), do: error
 
-  # Names in the order of the shards; each in the shard that the index says, and in no other.
+  # Returns the names in the order of the shards. Each must be in the shard that the index gives, and in no other.
   defp check_names(index, weight_map, shards) do
     shards
     |> Enum.sort()
@@ -222,7 +245,11 @@ defmodule ExTorch.Store.Sharded do
         %{^name => other} ->
           {:halt,
            {:error,
-            located(:ambiguous, "#{inspect(name)} is in two shards, #{other} and #{shard}", index)}}
+            Error.new(
+              :ambiguous,
+              "#{inspect(name)} is in two shards, #{other} and #{shard}",
+              index
+            )}}
 
         _ ->
           keys = if weight_map[name] == shard, do: [name | keys], else: keys
@@ -237,9 +264,9 @@ defmodule ExTorch.Store.Sharded do
 
           {name, shard} ->
             {:error,
-             located(
+             Error.new(
                :corrupt,
-               "the index says that #{inspect(name)} is in #{shard}, and it is not",
+               "#{inspect(name)} is not in #{shard}, although the index refers to it",
                index
              )}
         end
@@ -249,8 +276,6 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  defp located(reason, message, path), do: Error.located(Error.new(reason, message), path)
-
   # ---- Writing ----
 
   @impl true
@@ -258,17 +283,17 @@ defmodule ExTorch.Store.Sharded do
     start = System.monotonic_time()
 
     with :ok <- check_index_name(path),
-         :ok <- Engine.free?(path, options),
+         :ok <- Engine.check_overwrite(path, options),
          {:ok, pairs} <- Engine.collect(options, module),
          shards = split(pairs, options.max_shard_size),
          named = name_shards(path, shards),
-         :ok <- free_shards(path, named, options),
+         :ok <- check_overwrite_shards(path, named, options),
          old = old_shards(path),
          :ok <- write_shards(path, named, options),
          :ok <- write_index(path, named, options) do
-      # shards of ours that only the old index named are of no use any more
-      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(beside(path, name))
-      Engine.collected(path, length(pairs), start)
+      # Remove the shards that only the old index refers to.
+      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(sibling(path, name))
+      Engine.emit_collect(path, length(pairs), start)
     end
   end
 
@@ -277,14 +302,14 @@ defmodule ExTorch.Store.Sharded do
       do: :ok,
       else:
         {:error,
-         located(
+         Error.new(
            :bad_argument,
-           "an index is named like model.safetensors.index.json or pytorch_model.bin.index.json",
+           "expected the name of the index to end in .index.json, as in model.safetensors.index.json",
            path
          )}
   end
 
-  # Tensors stay in their order; one that is too large has a shard of its own.
+  # Splits the tensors into shards, in their order. A tensor that is too large gets its own shard.
   defp split(pairs, limit) do
     {shards, last, _} =
       Enum.reduce(pairs, {[], [], 0}, fn {_, tensor} = pair, {shards, shard, size} ->
@@ -307,23 +332,23 @@ defmodule ExTorch.Store.Sharded do
         do: {"#{base}-#{pad.(i)}-of-#{pad.(count)}#{extension}", pairs}
   end
 
-  defp free_shards(path, named, options) do
+  defp check_overwrite_shards(path, named, options) do
     Enum.find_value(named, :ok, fn {name, _} ->
-      case Engine.free?(Path.join(Path.dirname(path), name), options) do
+      case Engine.check_overwrite(sibling(path, name), options) do
         :ok -> nil
         error -> error
       end
     end)
   end
 
-  # Only what has the name of a shard: an index may say anything.
+  # Returns the shards of the old index. Ignores files whose name is not that of a shard: an index may contain anything.
   defp old_shards(path) do
     {base, extension} = stem(path)
-    ours = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
+    shard = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
 
     with true <- File.exists?(path),
          {:ok, weight_map} <- read_index(path) do
-      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&Regex.match?(ours, &1))
+      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&Regex.match?(shard, &1))
     else
       _ -> []
     end
@@ -334,43 +359,43 @@ defmodule ExTorch.Store.Sharded do
     {Path.rootname(stem), Path.extname(stem)}
   end
 
-  defp beside(path, name), do: Path.join(Path.dirname(path), name)
+  defp sibling(path, name), do: Path.join(Path.dirname(path), name)
 
-  # All are written under other names first, and only then put in place: a full disk leaves the old ones as they were.
+  # Writes all shards under temporary names before renaming them, so that a full disk does not damage the old shards.
   defp write_shards(path, named, options) do
     written =
-      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, done} ->
-        temporary = beside(path, ".extorch-new-" <> name)
+      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, renames} ->
+        temporary = sibling(path, ".extorch-new-" <> name)
 
         case ExTorch.save(
                %ExTorch.Python.Dict{pairs: pairs},
                temporary,
                shard_options(name, options)
              ) do
-          :ok -> {:cont, {:ok, [{temporary, beside(path, name)} | done]}}
-          error -> {:halt, {Error.located(error, beside(path, name)), done}}
+          :ok -> {:cont, {:ok, [{temporary, sibling(path, name)} | renames]}}
+          error -> {:halt, {Error.put_path(error, sibling(path, name)), renames}}
         end
       end)
 
     case written do
-      {:ok, pairs} ->
-        Enum.find_value(pairs, :ok, fn {temporary, target} ->
+      {:ok, renames} ->
+        Enum.find_value(renames, :ok, fn {temporary, target} ->
           case File.rename(temporary, target) do
             :ok ->
               nil
 
             {:error, reason} ->
               {:error,
-               located(
+               Error.new(
                  :io,
-                 "the shard could not be put in its place: #{:file.format_error(reason)}",
+                 "the shard could not be renamed: #{:file.format_error(reason)}",
                  target
                )}
           end
         end)
 
-      {error, pairs} ->
-        for {temporary, _} <- pairs, do: File.rm(temporary)
+      {error, renames} ->
+        for {temporary, _} <- renames, do: File.rm(temporary)
         error
     end
   end
@@ -419,7 +444,7 @@ defmodule ExTorch.Store.Sharded do
         File.rm(temporary)
 
         {:error,
-         located(:io, "the index could not be written: #{:file.format_error(reason)}", path)}
+         Error.new(:io, "the index could not be written: #{:file.format_error(reason)}", path)}
     end
   end
 
