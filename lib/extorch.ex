@@ -104,6 +104,13 @@ defmodule ExTorch do
     end
   end
 
+  def op(name, args, kwargs) when is_binary(name) and is_list(args) do
+    raise Error.new(
+            :bad_argument,
+            "expected keyword arguments to be a keyword list or a map, got #{inspect(kwargs, limit: 5)}"
+          )
+  end
+
   @doc """
   Returns the version of the linked LibTorch and the number of threads it uses within an operator.
 
@@ -254,7 +261,8 @@ defmodule ExTorch do
 
   @spec arange(number(), number(), keyword()) :: Tensor.t()
   def arange(start, stop, opts) do
-    {step, opts} = Keyword.pop(opts, :step, 1)
+    opts = Options.validate!(opts, [:dtype, :device, step: 1])
+    {step, opts} = Keyword.pop!(opts, :step)
     op("aten::arange.start_step", [start, stop, step], creation_options!(opts))
   end
 
@@ -294,20 +302,22 @@ defmodule ExTorch do
   # ---- Reductions ----
 
   @reductions [
-    sum: "Returns the sum of the elements",
-    mean: "Returns the mean of the elements",
-    prod: "Returns the product of the elements",
-    amax: "Returns the largest element",
-    amin: "Returns the smallest element",
-    argmax: "Returns the index of the largest element",
-    argmin: "Returns the index of the smallest element",
-    any: "Returns a bool tensor that is true if any element is true",
-    all: "Returns a bool tensor that is true if all elements are true"
+    sum: {"Returns the sum of the elements", [:dim, :keepdim, :dtype]},
+    mean: {"Returns the mean of the elements", [:dim, :keepdim, :dtype]},
+    prod: {"Returns the product of the elements", [:dim, :keepdim, :dtype]},
+    amax: {"Returns the largest element", [:dim, :keepdim]},
+    amin: {"Returns the smallest element", [:dim, :keepdim]},
+    argmax: {"Returns the index of the largest element", [:dim, :keepdim]},
+    argmin: {"Returns the index of the smallest element", [:dim, :keepdim]},
+    any: {"Returns a bool tensor that is true if any element is true", [:dim, :keepdim]},
+    all: {"Returns a bool tensor that is true if all elements are true", [:dim, :keepdim]}
   ]
-  for {name, sentence} <- @reductions do
-    @doc "#{sentence}, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`."
+  for {name, {sentence, known}} <- @reductions do
+    names = Enum.map_join(known, ", ", &"`#{inspect(&1)}`")
+    @doc "#{sentence}, over the whole tensor or along `:dim`. Options: #{names}."
     @spec unquote(name)(Tensor.t(), keyword()) :: Tensor.t()
-    def unquote(name)(%Tensor{} = tensor, opts \\ []), do: op(unquote("#{name}"), [tensor], opts)
+    def unquote(name)(%Tensor{} = tensor, opts \\ []),
+      do: op(unquote("#{name}"), [tensor], Options.validate!(opts, unquote(known)))
   end
 
   @doc """

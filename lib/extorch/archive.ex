@@ -99,12 +99,8 @@ defmodule ExTorch.Archive do
   def load(reader, opts \\ []) do
     opts = check!(opts, [as: :tensor] ++ @options)
 
-    unless opts[:as] in [:tensor, :list, :map] do
-      raise Error.new(
-              :bad_argument,
-              "expected as to be :tensor, :list or :map, got #{inspect(opts[:as])}"
-            )
-    end
+    unless opts[:as] in [:tensor, :list, :map],
+      do: Options.invalid!(:as, ":tensor, :list or :map", opts[:as])
 
     with {:ok, input} <- Input.open(reader),
          {:ok, named} <- run(:load, input, opts, Input) do

@@ -54,7 +54,7 @@ defmodule ExTorch.Checkpoint do
   """
 
   alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Tensor}
+  alias ExTorch.{Error, Filter, Memory, Native, Tensor}
 
   @typedoc "Where a checkpoint is read from."
   @type source :: Path.t() | {:binary, binary()} | ExTorch.Source.t()
@@ -341,11 +341,12 @@ defmodule ExTorch.Checkpoint do
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
   def stream(%__MODULE__{} = ckpt, opts \\ []) do
-    only = %{only: opts[:only]}
+    options = opts |> ExTorch.Options.validate!(only: nil) |> Map.new()
+    Filter.check!(options.only, :only)
 
     ckpt
     |> entries()
-    |> Stream.filter(&Options.selected?(only, &1))
+    |> Stream.filter(&Options.selected?(options, &1))
     |> Stream.map(&{&1.name, Error.unwrap!(read(ckpt, &1))})
   end
 

@@ -46,7 +46,7 @@ end
 defimpl ExTorch.Module, for: Any do
   defmacro __deriving__(module, struct, options) do
     known = struct |> Map.from_struct() |> Map.keys()
-    fields = Keyword.get(options, :only, known)
+    fields = Keyword.fetch!(ExTorch.Options.validate!(options, only: known), :only)
 
     for field <- fields, field not in known do
       raise ArgumentError, "#{inspect(module)} has no field #{inspect(field)}"

@@ -127,8 +127,7 @@ defmodule ExTorch.Native do
   def lease_release(_address), do: :erlang.nif_error(:not_loaded)
 
   @type checkpoint :: reference()
-  @type checkpoint_options ::
-          {boolean(), boolean(), boolean(), integer(), integer(), integer(), integer()}
+  @type checkpoint_options :: ExTorch.Checkpoint.Options.native()
   @type target :: non_neg_integer() | String.t()
 
   @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())

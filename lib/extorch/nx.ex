@@ -26,7 +26,7 @@ if Code.ensure_loaded?(Nx) do
     Memory that is never released is kept until the node stops. Use `lease: false` to copy instead.
     """
 
-    alias ExTorch.{DType, Error, Tensor}
+    alias ExTorch.{DType, Error, Options, Tensor}
     alias ExTorch.Nx.Lease
 
     @type container :: term()
@@ -44,7 +44,8 @@ if Code.ensure_loaded?(Nx) do
     """
     @spec to_nx(Tensor.t() | container(), keyword()) :: Nx.Tensor.t() | container()
     def to_nx(tensor_or_container, opts \\ []) do
-      opts = ExTorch.Options.validate!(opts, [:backend, :names, lease: true])
+      opts = Options.validate!(opts, [:backend, :names, lease: true])
+      Options.booleans!(opts, [:lease])
       traverse(tensor_or_container, Tensor, &convert(&1, opts))
     end
 

@@ -1,50 +1,68 @@
 defmodule ExTorch.Options do
   @moduledoc false
-  # Checks of options that several functions share.
+  # Checks of options that several functions share. All of them raise ExTorch.Error with the reason :bad_argument.
 
   alias ExTorch.Error
 
   @max_value 2 ** 40
 
   # Same as Keyword.validate!/2 but raises an ExTorch.Error that lists the known options.
+  @spec validate!(keyword(), [atom() | {atom(), term()}], String.t()) :: keyword()
   def validate!(opts, known, word \\ "option") do
+    unless Keyword.keyword?(opts) do
+      raise Error.new(
+              :bad_argument,
+              "expected #{word}s to be a keyword list, got #{inspect(opts, limit: 5)}"
+            )
+    end
+
     case Keyword.validate(opts, known) do
       {:ok, opts} ->
         opts
 
       {:error, unknown} ->
-        names = known |> Enum.map(&name/1) |> Enum.sort() |> Enum.join(", ")
-
         raise Error.new(
                 :bad_argument,
-                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; expected one of #{names}"
+                "unknown #{word} #{names(unknown)}; known #{word}s are #{names(known)}"
               )
     end
   end
 
-  defp name({key, _default}), do: key
-  defp name(key), do: key
+  defp names(options) do
+    options
+    |> Enum.map(fn
+      {key, _default} -> inspect(key)
+      key -> inspect(key)
+    end)
+    |> Enum.sort()
+    |> Enum.join(", ")
+  end
 
-  def chunk!(bytes) when bytes in 1..@max_value, do: bytes
-
-  def chunk!(other) do
+  @spec invalid!(atom(), String.t(), term()) :: no_return()
+  def invalid!(key, expected, value) do
     raise Error.new(
             :bad_argument,
-            "expected chunk to be a positive number of bytes, got #{inspect(other)}"
+            "expected #{inspect(key)} to be #{expected}, got #{inspect(value, limit: 5)}"
           )
   end
 
+  @spec booleans!(keyword() | map(), [atom()]) :: :ok
+  def booleans!(opts, keys) do
+    for key <- keys, not is_boolean(opts[key]), do: invalid!(key, "a boolean", opts[key])
+    :ok
+  end
+
+  @spec chunk!(term()) :: pos_integer()
+  def chunk!(bytes) when bytes in 1..@max_value, do: bytes
+  def chunk!(other), do: invalid!(:chunk, "a positive number of bytes", other)
+
+  @spec timeout!(term()) :: timeout()
   def timeout!(:infinity), do: :infinity
   def timeout!(ms) when ms in 0..@max_value, do: ms
-
-  def timeout!(other) do
-    raise Error.new(
-            :bad_argument,
-            "expected timeout to be milliseconds or :infinity, got #{inspect(other)}"
-          )
-  end
+  def timeout!(other), do: invalid!(:timeout, "milliseconds or :infinity", other)
 
   # Returns true if the binary can be a path. File contents passed by mistake contain zero bytes or are longer.
+  @spec path?(binary()) :: boolean()
   def path?(path),
     do: path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>)
 end

@@ -14,9 +14,8 @@ defmodule ExTorch.Saver do
     duplicate: false,
     on_progress: nil
   ]
-  @stream_options Keyword.drop(@options, [:fsync])
+  @stream_options [chunk: 1024 * 1024] ++ Keyword.delete(@options, :fsync)
   @step_bytes 64 * 1024 * 1024
-  @chunk_bytes 1024 * 1024
 
   def save(term, path, opts) do
     options = check!(opts)
@@ -34,14 +33,16 @@ defmodule ExTorch.Saver do
 
   # ---- Streams of iodata ----
 
+  # The options of stream/2 with their defaults.
+  @spec stream_options() :: keyword()
+  def stream_options, do: @stream_options
+
   # Each enumeration plans the file again. Errors are raised during the enumeration.
   def stream(term, opts) do
-    {chunk, opts} = Keyword.pop(opts, :chunk, @chunk_bytes)
     options = check!(opts, @stream_options)
     format = options[:format] || :streaming
     metadata = metadata!(options[:metadata], format)
-
-    Options.chunk!(chunk)
+    chunk = Options.chunk!(options[:chunk])
 
     Stream.resource(
       fn ->
@@ -98,28 +99,20 @@ defmodule ExTorch.Saver do
   defp check!(opts, known \\ @options) do
     options = Options.validate!(opts, known)
 
-    for key <- [:fsync, :compact, :duplicate],
-        Keyword.has_key?(known, key) and not is_boolean(options[key]) do
-      raise Error.new(
-              :bad_argument,
-              "expected #{key} to be a boolean, got #{inspect(options[key])}"
-            )
-    end
+    booleans = Enum.filter([:fsync, :compact, :duplicate], &Keyword.has_key?(known, &1))
+    Options.booleans!(options, booleans)
 
     unless options[:format] in [nil | @formats] do
       names = Enum.map_join(@formats, ", ", &inspect/1)
-
-      raise Error.new(
-              :bad_argument,
-              "expected format to be one of #{names}, got #{inspect(options[:format])}"
-            )
+      Options.invalid!(:format, "one of #{names}", options[:format])
     end
 
     Progress.check!(options[:on_progress])
     options
   end
 
-  defp metadata!(metadata, format) do
+  # Returns the metadata as a sorted list of strings.
+  def metadata!(metadata, format) do
     pairs = if is_map(metadata) or is_list(metadata), do: Enum.to_list(metadata), else: [:invalid]
 
     strings =
@@ -129,11 +122,7 @@ defmodule ExTorch.Saver do
              true <- String.valid?(key) and String.valid?(value) do
           {key, value}
         else
-          _ ->
-            raise Error.new(
-                    :bad_argument,
-                    "expected metadata to be a map of strings, got #{inspect(metadata, limit: 5)}"
-                  )
+          _ -> Options.invalid!(:metadata, "a map of strings", metadata)
         end
       end
 

@@ -52,7 +52,7 @@ defmodule ExTorch.Streaming do
   reject streams that declare more than that.
   """
 
-  alias ExTorch.{Error, Saver}
+  alias ExTorch.{Error, Options, Saver}
   alias ExTorch.Streaming.{Loader, Pull, Socket}
 
   @type loader :: Loader.t()
@@ -60,7 +60,7 @@ defmodule ExTorch.Streaming do
   @doc """
   Returns the bytes of a checkpoint as an enumerable of iodata.
 
-  Errors are raised during the enumeration.
+  Invalid options raise immediately, other errors during the enumeration.
 
   ## Options
 
@@ -127,7 +127,8 @@ defmodule ExTorch.Streaming do
   @doc """
   Returns a stream of `{name, tensor}`, each emitted when the tensor is complete.
 
-  Tensors are not kept in memory after they have been emitted. Errors are raised during the enumeration.
+  Tensors are not kept in memory after they have been emitted. Invalid options raise immediately, other errors during the
+  enumeration.
 
       iex> chunks = ExTorch.Streaming.save(a: ExTorch.tensor([1]), b: ExTorch.tensor([2]))
       iex> for {name, tensor} <- ExTorch.Streaming.tensors(chunks), do: {name, ExTorch.Tensor.to_list(tensor)}
@@ -135,8 +136,10 @@ defmodule ExTorch.Streaming do
   """
   @spec tensors(Enumerable.t(), keyword()) :: Enumerable.t()
   def tensors(enumerable, opts \\ []) do
+    options = Loader.check!(opts)
+
     Stream.resource(
-      fn -> {Pull.start(enumerable), Loader.new(opts, false)} end,
+      fn -> {Pull.start(enumerable), Loader.start(options, false)} end,
       &next_tensors/1,
       fn {pull, _loader} -> Pull.stop(pull) end
     )
@@ -195,7 +198,8 @@ defmodule ExTorch.Streaming do
   """
   @spec send(term(), Socket.t(), keyword()) :: :ok | {:error, Error.t()}
   def send(term, socket, opts \\ []) do
-    {timeout, opts} = Keyword.pop(opts, :timeout, :infinity)
+    opts = Options.validate!(opts, [timeout: :infinity] ++ Saver.stream_options())
+    {timeout, opts} = Keyword.pop!(opts, :timeout)
     Socket.send(socket, save(term, opts), timeout)
   end
 
@@ -220,8 +224,10 @@ defmodule ExTorch.Streaming do
   """
   @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, opts \\ []) do
-    {socket_opts, opts} = Keyword.split(opts, [:buffer, :timeout, :chunk])
-    Socket.recv(socket, Loader.new(opts), socket_opts)
+    known = Socket.recv_options()
+    opts = Options.validate!(opts, known ++ Loader.options())
+    {socket_opts, opts} = Keyword.split(opts, Keyword.keys(known))
+    Socket.recv(socket, Loader.check!(opts), socket_opts)
   end
 
   @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."

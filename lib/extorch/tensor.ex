@@ -19,7 +19,7 @@ defmodule ExTorch.Tensor do
   to it, through any tensor, raises `%ExTorch.Error{reason: :frozen}`. `clone/1` returns a copy that is not frozen.
   """
 
-  alias ExTorch.{DType, Device, Error, Memory, Native}
+  alias ExTorch.{DType, Device, Error, Memory, Native, Options}
 
   @type t :: %__MODULE__{
           resource: reference(),
@@ -183,22 +183,14 @@ defmodule ExTorch.Tensor do
   def to(tensor, dtype), do: to(tensor, dtype: dtype)
 
   defp convert(tensor, opts) do
+    opts = Options.validate!(opts, [:dtype, :device, :copy, :non_blocking])
+
     kwargs =
       Enum.map(opts, fn
-        {:dtype, dtype} ->
-          {:dtype, DType.normalize!(dtype)}
-
-        {:device, device} ->
-          {:device, Device.check!(device)}
-
-        {key, flag} when key in [:copy, :non_blocking] and is_boolean(flag) ->
-          {key, flag}
-
-        {key, value} ->
-          raise Error.new(
-                  :bad_argument,
-                  "unknown option #{inspect(key)} with the value #{inspect(value)}"
-                )
+        {:dtype, dtype} -> {:dtype, DType.normalize!(dtype)}
+        {:device, device} -> {:device, Device.check!(device)}
+        {key, flag} when is_boolean(flag) -> {key, flag}
+        {key, other} -> Options.invalid!(key, "a boolean", other)
       end)
 
     ExTorch.op("aten::to.dtype_layout", [tensor], kwargs)

@@ -5,7 +5,7 @@ defmodule ExTorch.Store.Adapter do
   An adapter is a module that implements this behaviour, `{module, options}`, or a function of entry, tensor and target.
   """
 
-  alias ExTorch.{Checkpoint, Tensor}
+  alias ExTorch.{Checkpoint, Options, Tensor}
 
   @doc """
   Returns the changed tensor.
@@ -18,7 +18,10 @@ defmodule ExTorch.Store.Adapter do
 
   @doc "Returns the changed name. The map contains the shapes of all tensors by name."
   @callback rename(String.t(), %{String.t() => tuple()}, keyword()) :: String.t()
-  @optional_callbacks rename: 3, adapt: 4
+
+  @doc "Checks the options when the store is created, and returns the options for the other callbacks."
+  @callback init(keyword()) :: keyword()
+  @optional_callbacks rename: 3, adapt: 4, init: 1
 
   @doc false
   def check!(adapter) when is_function(adapter, 3), do: adapter
@@ -34,15 +37,24 @@ defmodule ExTorch.Store.Adapter do
             )
     end
 
-    {module, options}
+    {module, if(function_exported?(module, :init, 1), do: module.init(options), else: options)}
   end
 
   def check!(other) do
-    raise ExTorch.Error.new(
-            :bad_argument,
-            "expected an adapter to be a module, {module, options} or a function of entry, tensor and target, " <>
-              "got #{inspect(other)}"
-          )
+    Options.invalid!(
+      :adapters,
+      "modules, {module, options} or functions of entry, tensor and target",
+      other
+    )
+  end
+
+  # Checks an option of the adapters below that is a regular expression.
+  @doc false
+  def check_regex!(options, key) do
+    unless options[key] == nil or is_struct(options[key], Regex),
+      do: Options.invalid!(key, "a regular expression", options[key])
+
+    options
   end
 
   @doc false
@@ -82,6 +94,14 @@ defmodule ExTorch.Store.Adapter.Cast do
   """
   @behaviour ExTorch.Store.Adapter
 
+  alias ExTorch.{DType, Options}
+
+  @impl true
+  def init(options) do
+    options = Options.validate!(options, [:to])
+    if options[:to], do: [to: DType.normalize!(options[:to])], else: []
+  end
+
   @impl true
   def adapt(_entry, tensor, target, options) do
     dtype = options[:to] || (target && target.dtype) || tensor.dtype
@@ -98,13 +118,24 @@ defmodule ExTorch.Store.Adapter.Half do
   """
   @behaviour ExTorch.Store.Adapter
 
+  alias ExTorch.{DType, Options}
+  alias ExTorch.Store.Adapter
+
+  @impl true
+  def init(options) do
+    options
+    |> Options.validate!([:except, to: :float16])
+    |> Adapter.check_regex!(:except)
+    |> Keyword.update!(:to, &DType.normalize!/1)
+  end
+
   @impl true
   def adapt(entry, tensor, _target, options) do
     norm = options[:except] || ~r/norm|bn\d*\.|ln_|running_(mean|var)|\.(gamma|beta|mean|var)$/i
     float? = tensor.dtype in [:float64, :float32, :bfloat16]
 
     if float? and not (entry != nil and Regex.match?(norm, entry.name)),
-      do: ExTorch.Tensor.to(tensor, dtype: options[:to] || :float16),
+      do: ExTorch.Tensor.to(tensor, dtype: options[:to]),
       else: tensor
   end
 end
@@ -123,6 +154,13 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
   The results are views of the tensors that were read.
   """
   @behaviour ExTorch.Store.Adapter
+
+  @impl true
+  def init(options),
+    do:
+      options
+      |> ExTorch.Options.validate!([:embeddings])
+      |> ExTorch.Store.Adapter.check_regex!(:embeddings)
 
   @impl true
   def rename(name, shapes, _options) do
@@ -178,6 +216,13 @@ defmodule ExTorch.Store.Adapter.AxonToPyTorch do
     "mean" => "running_mean",
     "var" => "running_var"
   }
+
+  @impl true
+  def init(options),
+    do:
+      options
+      |> ExTorch.Options.validate!([:embeddings])
+      |> ExTorch.Store.Adapter.check_regex!(:embeddings)
 
   @impl true
   def rename(name, _shapes, _options) do

@@ -2,7 +2,7 @@ defmodule ExTorch.Store.Options do
   @moduledoc false
   # Validates and applies the options of stores.
 
-  alias ExTorch.{Error, Progress}
+  alias ExTorch.{Checkpoint, Error, Filter, Options, Progress, Saver}
   alias ExTorch.Store.Adapter
 
   @defaults [
@@ -41,24 +41,17 @@ defmodule ExTorch.Store.Options do
       raise Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 3)}")
     end
 
-    options = opts |> ExTorch.Options.validate!(@defaults ++ more) |> Map.new()
+    options = opts |> Options.validate!(@defaults ++ more) |> Map.new()
+    Options.booleans!(options, @booleans)
 
-    for key <- @booleans, not is_boolean(options[key]) do
-      raise Error.new(
-              :bad_argument,
-              "expected #{key} to be a boolean, got #{inspect(options[key])}"
-            )
-    end
-
-    unless options.top_level_key in [nil, :auto] or is_binary(options.top_level_key) do
-      raise Error.new(
-              :bad_argument,
-              "expected top_level_key to be a string or :auto, got #{inspect(options.top_level_key)}"
-            )
-    end
+    unless options.top_level_key in [nil, :auto] or is_binary(options.top_level_key),
+      do: Options.invalid!(:top_level_key, "a string or :auto", options.top_level_key)
 
     Progress.check!(options.on_progress)
-    Enum.each([options.only, options.except], &check_filter!/1)
+    Filter.check!(options.only, :only)
+    Filter.check!(options.except, :except)
+    Saver.metadata!(options.metadata, :safetensors)
+    Checkpoint.Options.check!(reading(options))
 
     %{
       options
@@ -76,34 +69,13 @@ defmodule ExTorch.Store.Options do
 
   # ---- Filters ----
 
-  defp check_filter!(nil), do: :ok
-  defp check_filter!(name) when is_binary(name), do: :ok
-  defp check_filter!(%Regex{}), do: :ok
-  defp check_filter!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
-  defp check_filter!(list) when is_list(list), do: Enum.each(list, &check_filter!/1)
-
-  defp check_filter!(other) do
-    raise Error.new(
-            :bad_argument,
-            "expected only and except to be names, regular expressions or functions, got #{inspect(other)}"
-          )
-  end
-
   # `entry` is a function that returns the entry. It is only called for filters that are functions of name and entry.
   def selected?(%{only: nil, except: nil}, _name, _entry), do: true
 
   def selected?(%{only: only, except: except}, name, entry) do
-    (only == nil or matches?(only, name, entry)) and
-      not (except != nil and matches?(except, name, entry))
+    (only == nil or Filter.matches?(only, name, entry)) and
+      not (except != nil and Filter.matches?(except, name, entry))
   end
-
-  defp matches?(list, name, entry) when is_list(list),
-    do: Enum.any?(list, &matches?(&1, name, entry))
-
-  defp matches?(text, name, _entry) when is_binary(text), do: text == name
-  defp matches?(%Regex{} = regex, name, _entry), do: Regex.match?(regex, name)
-  defp matches?(fun, name, _entry) when is_function(fun, 1), do: fun.(name)
-  defp matches?(fun, name, entry) when is_function(fun, 2), do: fun.(name, entry.())
 
   # ---- Renaming ----
 
@@ -119,24 +91,17 @@ defmodule ExTorch.Store.Options do
         {:error, {reason, at}} ->
           raise Error.new(
                   :bad_argument,
-                  "invalid regular expression #{inspect(elem(pair, 0))} in remap: #{reason} at #{at}"
+                  "invalid regular expression #{inspect(elem(pair, 0))} in :remap: #{reason} at #{at}"
                 )
 
         _ ->
-          raise Error.new(
-                  :bad_argument,
-                  "expected remap to contain {regex, replacement}, got #{inspect(pair)}"
-                )
+          Options.invalid!(:remap, "a list of {regex, replacement}", pairs)
       end
     end
   end
 
-  defp check_remap!(other) do
-    raise Error.new(
-            :bad_argument,
-            "expected remap to be a list of {regex, replacement} or a function of the name, got #{inspect(other)}"
-          )
-  end
+  defp check_remap!(other),
+    do: Options.invalid!(:remap, "a list of {regex, replacement} or a function", other)
 
   defp compile(%Regex{} = regex), do: {:ok, regex}
   defp compile(text) when is_binary(text), do: Regex.compile(text)
@@ -152,7 +117,7 @@ defmodule ExTorch.Store.Options do
       other ->
         raise Error.new(
                 :bad_argument,
-                "expected the remap function to return a string for #{inspect(name)}, got #{inspect(other)}"
+                "expected the function :remap to return a string for #{inspect(name)}, got #{inspect(other)}"
               )
     end
   end

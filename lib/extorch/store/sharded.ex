@@ -60,11 +60,8 @@ defmodule ExTorch.Store.Sharded do
 
   defp parse_size!(other), do: invalid_size!(other)
 
-  defp invalid_size!(other) do
-    raise Error.new(
-            :bad_argument,
-            "expected max_shard_size to be a number of bytes or a string like \"5GB\", got #{inspect(other)}"
-          )
+  defp invalid_size!(value) do
+    ExTorch.Options.invalid!(:max_shard_size, "a number of bytes or a string like \"5GB\"", value)
   end
 
   # ---- Reading ----
@@ -95,6 +92,8 @@ defmodule ExTorch.Store.Sharded do
   # Loads all shards as one dict. Checks the names of all shards before reading tensors.
   @doc false
   def load(path, opts) do
+    Checkpoint.Options.check!(opts)
+
     with {:ok, index} <- index_path(path),
          {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
          {:ok, weight_map} <- read_index(index) do

@@ -13,9 +13,10 @@ defmodule ExTorch.Streaming.Body do
   calls `read_body/2` of the module of the connection struct.
   """
 
-  alias ExTorch.{Error, Streaming}
+  alias ExTorch.{Error, Options, Streaming}
+  alias ExTorch.Streaming.Loader
 
-  @read_bytes 1024 * 1024
+  @read_options [:read_length, :read_timeout, length: 1024 * 1024]
 
   @doc """
   Reads the request body and returns the term it contains.
@@ -30,8 +31,13 @@ defmodule ExTorch.Streaming.Body do
   @spec load(conn, keyword()) :: {:ok, term(), conn} | {:error, Error.t(), conn}
         when conn: struct()
   def load(%_{} = conn, opts \\ []) do
+    opts = Options.validate!(opts, @read_options ++ Loader.options())
     {read_opts, opts} = Keyword.split(opts, [:length, :read_length, :read_timeout])
-    read_opts = Keyword.merge([length: @read_bytes], read_opts)
+
+    for {key, value} <- read_opts,
+        not (is_integer(value) and value > 0),
+        do: Options.invalid!(key, "a positive integer", value)
+
     more(conn, {:more, Streaming.loader(opts)}, read_opts)
   end
 

@@ -14,11 +14,12 @@ defmodule ExTorch.Streaming.Loader do
   alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
   alias ExTorch.{Error, Memory, Native, Progress}
 
+  @typep on_tensor :: (String.t(), ExTorch.Tensor.t() -> any())
   @type t :: %__MODULE__{
           resource: reference(),
           ckpt: Checkpoint.t(),
           number: non_neg_integer(),
-          on_tensor: (String.t(), ExTorch.Tensor.t() -> any()) | nil,
+          on_tensor: on_tensor() | nil,
           keep: boolean(),
           expected: non_neg_integer(),
           entries: [Checkpoint.Entry.t()] | nil,
@@ -46,32 +47,39 @@ defmodule ExTorch.Streaming.Loader do
     ready: []
   ]
 
+  # The options of loaders with their defaults.
   @doc false
-  def new(opts, keep \\ true) do
-    {on_tensor, opts} = Keyword.pop(opts, :on_tensor)
-    reject_file_options!(opts)
-    options = Options.check!(opts)
+  @spec options() :: keyword()
+  def options, do: [on_tensor: nil] ++ Options.stream_options()
 
-    unless on_tensor == nil or is_function(on_tensor, 2) do
-      raise Error.new(
-              :bad_argument,
-              "expected on_tensor to be a function of a name and a tensor, got #{inspect(on_tensor)}"
-            )
-    end
+  # Validates options. Returns the function on_tensor and the options of the checkpoint.
+  @doc false
+  @spec check!(keyword()) :: {on_tensor() | nil, Options.t()}
+  def check!(opts) do
+    {on_tensor, opts} = opts |> ExTorch.Options.validate!(options()) |> Keyword.pop!(:on_tensor)
 
-    native = Options.native(options)
+    unless on_tensor == nil or is_function(on_tensor, 2),
+      do: ExTorch.Options.invalid!(:on_tensor, "a function of a name and a tensor", on_tensor)
 
-    {resource, checkpoint} =
-      Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
+    {on_tensor, Options.check!(opts)}
+  end
 
+  @doc false
+  @spec new(keyword()) :: t()
+  def new(opts), do: opts |> check!() |> start(true)
+
+  # Creates a loader. With `keep: false` it does not build the object: see push/3.
+  @doc false
+  @spec start({on_tensor() | nil, Options.t()}, boolean()) :: t()
+  def start({on_tensor, options}, keep) do
+    {resource, checkpoint} = new_native(options)
     ckpt = %Checkpoint{resource: checkpoint, source: :stream, options: options}
     %__MODULE__{resource: resource, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
   end
 
-  defp reject_file_options!(opts) do
-    for key <- [:mmap, :offset], Keyword.has_key?(opts, key) do
-      raise Error.new(:bad_argument, "the option #{key} is not supported for streams")
-    end
+  defp new_native(options) do
+    native = Options.native(options)
+    Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
   end
 
   # The minimum number of bytes until the end of the checkpoint.

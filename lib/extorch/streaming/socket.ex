@@ -32,7 +32,7 @@ defmodule ExTorch.Streaming.Socket do
 
   def send(socket, chunks, timeout) do
     kind = kind(socket)
-    Options.timeout!(timeout)
+    timeout = Options.timeout!(timeout)
 
     try do
       with_send_timeout(kind, socket, timeout, fn -> send_all(kind, socket, chunks, timeout) end)
@@ -97,15 +97,28 @@ defmodule ExTorch.Streaming.Socket do
 
   # ---- Receiving ----
 
-  def recv(socket, loader, opts) do
-    timeout = Keyword.get(opts, :timeout, :infinity)
-    chunk = Keyword.get(opts, :chunk, @chunk)
-    Options.timeout!(timeout)
-    Options.chunk!(chunk)
-    conn = %{kind: kind(socket), socket: socket, timeout: timeout, chunk: chunk}
-    buffer = IO.iodata_to_binary(Keyword.get(opts, :buffer, ""))
+  # The options of recv/3 with their defaults.
+  @spec recv_options() :: keyword()
+  def recv_options, do: [buffer: "", timeout: :infinity, chunk: @chunk]
+
+  def recv(socket, loader_options, opts) do
+    conn = %{
+      kind: kind(socket),
+      socket: socket,
+      timeout: Options.timeout!(opts[:timeout]),
+      chunk: Options.chunk!(opts[:chunk])
+    }
+
+    buffer = buffer!(opts[:buffer])
+    loader = Loader.start(loader_options, true)
     state = if buffer == "", do: {:more, loader}, else: Loader.feed(loader, buffer)
     receive_all(state, conn, byte_size(buffer))
+  end
+
+  defp buffer!(buffer) do
+    IO.iodata_to_binary(buffer)
+  rescue
+    ArgumentError -> Options.invalid!(:buffer, "iodata", buffer)
   end
 
   defp receive_all({:more, loader}, conn, received) do
