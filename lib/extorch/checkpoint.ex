@@ -62,7 +62,13 @@ defmodule ExTorch.Checkpoint do
   @typedoc "The name of a tensor: a dotted string, or the path as a list of keys."
   @type name :: String.t() | [term()]
 
-  @type t :: %__MODULE__{resource: reference(), source: source(), options: map()}
+  # source: nil if nothing can be read from it any more, and for the checkpoint of a loader
+  @typedoc "An open checkpoint."
+  @opaque t :: %__MODULE__{
+            resource: reference(),
+            source: source() | nil,
+            options: Options.t()
+          }
 
   @enforce_keys [:resource, :source, :options]
   defstruct [:resource, :source, :options]
@@ -102,7 +108,7 @@ defmodule ExTorch.Checkpoint do
 
       _ ->
         close_source(ckpt.source)
-        %{ckpt | source: {:binary, <<>>}}
+        %{ckpt | source: nil}
     end
   end
 
@@ -432,6 +438,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   @doc false
+  @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts) do
     with {:ok, ckpt} <- open(source, opts) do
       try do
@@ -444,16 +451,20 @@ defmodule ExTorch.Checkpoint do
 end
 
 defimpl Inspect, for: ExTorch.Checkpoint do
+  alias ExTorch.Checkpoint.Handle
+
   def inspect(ckpt, _opts) do
     source =
       case ckpt.source do
         path when is_binary(path) -> Path.basename(path)
         {:binary, binary} -> "#{byte_size(binary)} bytes"
         %module{} -> Kernel.inspect(module)
+        nil -> "in memory"
       end
 
-    "#ExTorch.Checkpoint<#{source}, #{length(ExTorch.Checkpoint.keys(ckpt))} tensors>"
-  rescue
-    ExTorch.Error -> "#ExTorch.Checkpoint<closed>"
+    case Handle.keys(ckpt) do
+      {:ok, keys} -> "#ExTorch.Checkpoint<#{source}, #{length(keys)} tensors>"
+      {:error, _} -> "#ExTorch.Checkpoint<closed>"
+    end
   end
 end

@@ -81,6 +81,7 @@ defmodule ExTorch.Device do
   def memory!(device), do: Error.unwrap!(memory(device))
 
   @doc false
+  @spec check!(term()) :: device()
   def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device
   def check!({:cuda, index} = device) when is_integer(index) and index in 0..127, do: device
 

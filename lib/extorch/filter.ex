@@ -1,7 +1,7 @@
 defmodule ExTorch.Filter do
   @moduledoc false
-  # The filters of the options :only and :except: a name, a regular expression, a function of the name, a function of the
-  # name and the entry, or a list of these.
+  # The filters of the options :only and :except: a name, a regular expression, a function of the name, a function of
+  # the name and the entry, or a list of these.
 
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.Options

@@ -14,6 +14,11 @@ defprotocol ExTorch.Module do
   are ignored and stay unchanged.
 
   The name of a tensor consists of the keys that lead to it, joined by dots: `"encoder.0.weight"`.
+
+  ## The name of this protocol
+
+  The protocol is named after `torch.nn.Module`. Elixir also has a `Module`. To keep both available, do not alias the
+  protocol as `Module`: use its full name, or `alias ExTorch.Module, as: TorchModule`.
   """
   @fallback_to_any true
 

@@ -128,7 +128,7 @@ defmodule ExTorch.Native do
 
   @type checkpoint :: reference()
   @type checkpoint_options :: ExTorch.Checkpoint.Options.native()
-  @type target :: non_neg_integer() | String.t()
+  @type target :: ExTorch.Checkpoint.SourceReader.target()
 
   @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())
   def checkpoint_open(_path, _options), do: :erlang.nif_error(:not_loaded)
@@ -198,7 +198,7 @@ defmodule ExTorch.Native do
     do: :erlang.nif_error(:not_loaded)
 
   @spec source_reader_decode(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
-          result(ExTorch.Tensor.t() | binary())
+          result(ExTorch.Tensor.t() | struct() | binary() | nil)
   def source_reader_decode(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
 

@@ -17,6 +17,7 @@ defmodule ExTorch.Saver do
   @stream_options [chunk: 1024 * 1024] ++ Keyword.delete(@options, :fsync)
   @step_bytes 64 * 1024 * 1024
 
+  @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
     options = check!(opts)
     format = options[:format] || format_of(path)
@@ -38,6 +39,7 @@ defmodule ExTorch.Saver do
   def stream_options, do: @stream_options
 
   # Each enumeration plans the file again. Errors are raised during the enumeration.
+  @spec stream(term(), keyword()) :: Enumerable.t()
   def stream(term, opts) do
     options = check!(opts, @stream_options)
     format = options[:format] || :streaming
@@ -112,6 +114,7 @@ defmodule ExTorch.Saver do
   end
 
   # Returns the metadata as a sorted list of strings.
+  @spec metadata!(term(), atom()) :: [{String.t(), String.t()}]
   def metadata!(metadata, format) do
     pairs = if is_map(metadata) or is_list(metadata), do: Enum.to_list(metadata), else: [:invalid]
 
@@ -142,6 +145,7 @@ defmodule ExTorch.Saver do
 
   defp format_of(_path), do: :zip
 
+  @spec check_path(term()) :: {:ok, Path.t()} | {:error, Error.t()}
   def check_path(path) when is_binary(path) do
     if Options.path?(path),
       do: {:ok, path},

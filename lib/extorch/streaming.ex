@@ -83,7 +83,7 @@ defmodule ExTorch.Streaming do
   """
   @spec feed(loader(), iodata()) ::
           {:more, loader()} | {:done, term(), binary()} | {:error, Error.t()}
-  def feed(%Loader{} = loader, chunk), do: Loader.feed(loader, chunk)
+  def feed(loader, chunk), do: Loader.feed(loader, chunk)
 
   @doc """
   Tells a loader that the stream has ended.
@@ -92,7 +92,7 @@ defmodule ExTorch.Streaming do
   received.
   """
   @spec ended(loader()) :: {:error, Error.t()}
-  def ended(%Loader{} = loader), do: Loader.ended(loader)
+  def ended(loader), do: Loader.ended(loader)
 
   @doc """
   Loads a checkpoint from an enumerable of iodata.
@@ -127,8 +127,8 @@ defmodule ExTorch.Streaming do
   @doc """
   Returns a stream of `{name, tensor}`, each emitted when the tensor is complete.
 
-  Tensors are not kept in memory after they have been emitted. Invalid options raise immediately, other errors during the
-  enumeration.
+  Tensors are not kept in memory after they have been emitted. Invalid options raise immediately, other errors during
+  the enumeration.
 
       iex> chunks = ExTorch.Streaming.save(a: ExTorch.tensor([1]), b: ExTorch.tensor([2]))
       iex> for {name, tensor} <- ExTorch.Streaming.tensors(chunks), do: {name, ExTorch.Tensor.to_list(tensor)}
@@ -225,7 +225,7 @@ defmodule ExTorch.Streaming do
   @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, opts \\ []) do
     known = Socket.recv_options()
-    opts = Options.validate!(opts, known ++ Loader.options())
+    opts = Options.validate!(opts, known ++ Loader.known_options())
     {socket_opts, opts} = Keyword.split(opts, Keyword.keys(known))
     Socket.recv(socket, Loader.check!(opts), socket_opts)
   end

@@ -3,12 +3,15 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # Loads whole checkpoints. Each storage is read once. Native code reads in steps; progress is reported between them.
 
   alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Progress}
+  alias ExTorch.{Error, Memory, Native, Progress, Tensor}
 
   @step_bytes 64 * 1024 * 1024
 
+  @type result(value) :: Handle.result(value)
+
   # Returns the object with its tensors. With `only`, other tensors are left out of dicts and replaced by their entries
   # in lists and tuples. The first clause avoids creating entries where nothing uses them.
+  @spec load(Handle.t()) :: result(term())
   def load(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
       when not is_struct(source) do
     with {:ok, tensors} <- read_all(ckpt, :all), do: Handle.object(ckpt, tensors)
@@ -23,6 +26,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   end
 
   # Returns the object with the tensors of the selected entries.
+  @spec assemble(Handle.t(), [Entry.t()], [Entry.t()], [Tensor.t() | struct()]) :: result(term())
   def assemble(ckpt, entries, selected, tensors) do
     with {:ok, object} <- Handle.object(ckpt, merge(entries, selected, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
@@ -30,6 +34,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   end
 
   # Checks the logical size of all tensors against the limit total_bytes.
+  @spec check_total(Handle.t(), non_neg_integer()) :: :ok | {:error, Error.t()}
   def check_total(ckpt, total) do
     limit = ckpt.options.limits[:total_bytes]
 

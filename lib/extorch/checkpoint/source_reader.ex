@@ -2,8 +2,13 @@ defmodule ExTorch.Checkpoint.SourceReader do
   @moduledoc false
   # Reads checkpoints from an ExTorch.Source. The NIFs return which bytes they need; this module reads them.
 
-  alias ExTorch.{Error, Memory, Native}
+  alias ExTorch.{Error, Memory, Native, Source, Tensor}
+  alias ExTorch.Checkpoint.{Handle, Options}
 
+  # The index of an entry or the name of a record.
+  @type target :: non_neg_integer() | String.t()
+
+  @spec open(Source.t(), Options.native()) :: Handle.result(reference())
   def open(%module{} = source, native_opts) do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
@@ -23,6 +28,8 @@ defmodule ExTorch.Checkpoint.SourceReader do
   end
 
   # Reads the bytes of an entry (by index) or record (by name). Returns them and their offset in the source.
+  @spec locate(Source.t(), reference(), target(), boolean()) ::
+          {:ok, non_neg_integer(), binary()} | {:error, Error.t()}
   def locate(source, resource, target, whole?) do
     case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
       {:ok, nil} ->
@@ -49,6 +56,9 @@ defmodule ExTorch.Checkpoint.SourceReader do
     Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end)
   end
 
+  # Returns the tensor of an entry, or the bytes of a record; nil if there is no such record.
+  @spec decode(reference(), target(), boolean(), non_neg_integer(), binary()) ::
+          Handle.result(Tensor.t() | struct() | binary() | nil)
   def decode(resource, target, verify, offset, bytes) do
     Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
   end

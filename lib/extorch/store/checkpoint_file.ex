@@ -3,8 +3,11 @@ defmodule ExTorch.Store.CheckpointFile do
   # Opens a checkpoint as the file map that ExTorch.Store.Engine uses.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Store.Options
+  alias ExTorch.Store.{Engine, Options}
 
+  @spec with(Path.t(), Options.t(), (Engine.file() -> result)) ::
+          result | {:error, ExTorch.Error.t()}
+        when result: term()
   def with(path, options, fun) do
     with {:ok, ckpt} <- Checkpoint.open(path, Options.reading(options)) do
       try do

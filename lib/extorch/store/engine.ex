@@ -4,11 +4,19 @@ defmodule ExTorch.Store.Engine do
   # in file order, and the functions `entry` and `tensor` of such a name.
 
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.{Error, Module, Progress, Telemetry, Tensor}
+  alias ExTorch.{Error, Progress, Telemetry, Tensor}
   alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Names, Options}
+
+  @type file :: %{
+          keys: [String.t()],
+          entry: (String.t() -> {:ok, Entry.t()} | {:error, Error.t()}),
+          tensor: (String.t() -> {:ok, Tensor.t()} | {:error, Error.t()})
+        }
 
   # ---- Applying ----
 
+  @spec apply_to(file(), Path.t(), Options.t(), term()) ::
+          {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(file, path, options, module) do
     start = System.monotonic_time()
 
@@ -265,7 +273,7 @@ defmodule ExTorch.Store.Engine do
     tensor = Adapter.adapt(options.adapters, entry, tensor, target)
 
     with :ok <- compare(tensor.shape, tensor.dtype, target, options) do
-      {:ok, Module.from_tensor(leaf, tensor |> cast(target) |> expand(target))}
+      {:ok, ExTorch.Module.from_tensor(leaf, tensor |> cast(target) |> expand(target))}
     end
   rescue
     error in Error -> {:error, error}
@@ -282,7 +290,9 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Collecting ----
 
-  # Returns {:ok, [{file name, tensor}]}.
+  # Returns the tensors with their names in the file.
+  @spec collect(Options.t(), term()) ::
+          {:ok, [{String.t(), Tensor.t()}]} | {:error, Error.t()}
   def collect(options, module) do
     with {:ok, leaves} <- Leaves.list(module) do
       shapes = Map.new(leaves, fn {name, _, target} -> {name, target.shape} end)
@@ -300,7 +310,9 @@ defmodule ExTorch.Store.Engine do
       with :ok <- Names.check_collisions(pairs) do
         tensors =
           for {{_, leaf, entry}, {_, name}} <- Enum.zip(kept, pairs),
-              do: {name, Adapter.adapt(options.adapters, entry, Module.to_tensor(leaf), nil)}
+              do:
+                {name,
+                 Adapter.adapt(options.adapters, entry, ExTorch.Module.to_tensor(leaf), nil)}
 
         {:ok, tensors}
       end
@@ -321,6 +333,7 @@ defmodule ExTorch.Store.Engine do
   end
 
   # Returns an error if the file exists and must not be overwritten.
+  @spec check_overwrite(Path.t(), Options.t()) :: :ok | {:error, Error.t()}
   def check_overwrite(_path, %{overwrite: true}), do: :ok
 
   def check_overwrite(path, _options) do
@@ -331,6 +344,7 @@ defmodule ExTorch.Store.Engine do
       else: :ok
   end
 
+  @spec emit_collect(Path.t(), non_neg_integer(), integer()) :: :ok
   def emit_collect(path, count, start) do
     Telemetry.execute(
       [:extorch, :store, :collect],
@@ -341,11 +355,14 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Names of the module ----
 
+  @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []),
          do: {:ok, Enum.map(pairs, &elem(&1, 1))}
   end
 
+  # Returns the name in the file of a tensor of the module.
+  @spec find(file(), Options.t(), String.t()) :: {:ok, String.t()} | {:error, Error.t()}
   def find(file, options, name) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
       case List.keyfind(pairs, name, 1) do

@@ -5,7 +5,11 @@ defmodule ExTorch.Store.Names do
   alias ExTorch.Error
   alias ExTorch.Store.{Adapter, Options}
 
-  # Returns {:ok, [{file name, module name}], [file names outside the top-level key]}.
+  @type pair :: {file_name :: String.t(), module_name :: String.t()}
+
+  # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name.
+  @spec plan([String.t()], (() -> %{String.t() => tuple() | nil}), Options.t(), [String.t()]) ::
+          {:ok, [pair()], [String.t()]} | {:error, Error.t()}
   def plan(keys, shapes, options, module_names) do
     if unchanged?(options),
       do: {:ok, Enum.map(keys, &{&1, &1}), []},
@@ -150,6 +154,7 @@ defmodule ExTorch.Store.Names do
     end
   end
 
+  @spec check_collisions([{String.t(), String.t()}]) :: :ok | {:error, Error.t()}
   def check_collisions(pairs) do
     Enum.reduce_while(pairs, %{}, fn {from, name}, seen ->
       case seen do
@@ -173,6 +178,7 @@ defmodule ExTorch.Store.Names do
   # ---- Suggestions ----
 
   # Maps missing names to the most similar unused name. The number of names that are compared is limited.
+  @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
     unused = unused |> Enum.take(2000) |> Enum.filter(&(byte_size(&1) < 200))
 

@@ -36,6 +36,9 @@ defmodule ExTorch.Store.Options do
     :verify
   ]
 
+  @type t :: %{atom() => term()}
+
+  @spec check!(term(), keyword(), keyword()) :: t()
   def check!(path, opts, more \\ []) do
     unless is_binary(path) do
       raise Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 3)}")
@@ -61,15 +64,18 @@ defmodule ExTorch.Store.Options do
   end
 
   # The options of ExTorch.Checkpoint.open/2.
+  @spec reading(t()) :: keyword()
   def reading(options), do: Keyword.new(Map.take(options, [:strict, :verify, :limits]))
 
   # The options of ExTorch.save/3.
+  @spec writing(t()) :: keyword()
   def writing(options),
     do: Keyword.new(Map.take(options, [:fsync, :compact, :duplicate, :on_progress]))
 
   # ---- Filters ----
 
   # `entry` is a function that returns the entry. It is only called for filters that are functions of name and entry.
+  @spec selected?(t(), String.t(), (() -> Checkpoint.Entry.t())) :: boolean()
   def selected?(%{only: nil, except: nil}, _name, _entry), do: true
 
   def selected?(%{only: only, except: except}, name, entry) do
@@ -107,6 +113,7 @@ defmodule ExTorch.Store.Options do
   defp compile(text) when is_binary(text), do: Regex.compile(text)
   defp compile(_other), do: :error
 
+  @spec rename(t(), String.t()) :: String.t()
   def rename(%{remap: []}, name), do: name
 
   def rename(%{remap: fun}, name) when is_function(fun) do

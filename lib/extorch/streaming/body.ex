@@ -31,7 +31,7 @@ defmodule ExTorch.Streaming.Body do
   @spec load(conn, keyword()) :: {:ok, term(), conn} | {:error, Error.t(), conn}
         when conn: struct()
   def load(%_{} = conn, opts \\ []) do
-    opts = Options.validate!(opts, @read_options ++ Loader.options())
+    opts = Options.validate!(opts, @read_options ++ Loader.known_options())
     {read_opts, opts} = Keyword.split(opts, [:length, :read_length, :read_timeout])
 
     for {key, value} <- read_opts,

@@ -7,6 +7,7 @@ defmodule ExTorch.Streaming.Gzip do
 
   @window_with_gzip_header 31
 
+  @spec stream(Enumerable.t()) :: Enumerable.t()
   def stream(enumerable) do
     Stream.transform(enumerable, &open/0, &inflate/2, &:zlib.close/1)
   end

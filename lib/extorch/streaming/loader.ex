@@ -15,18 +15,23 @@ defmodule ExTorch.Streaming.Loader do
   alias ExTorch.{Error, Memory, Native, Progress}
 
   @typep on_tensor :: (String.t(), ExTorch.Tensor.t() -> any())
-  @type t :: %__MODULE__{
-          resource: reference(),
-          ckpt: Checkpoint.t(),
-          number: non_neg_integer(),
-          on_tensor: on_tensor() | nil,
-          keep: boolean(),
-          expected: non_neg_integer(),
-          entries: [Checkpoint.Entry.t()] | nil,
-          by_index: tuple() | nil,
-          progress: term(),
-          ready: list()
-        }
+
+  @typedoc false
+  @opaque options :: {on_tensor() | nil, Options.t()}
+
+  @typedoc "The state of a loader."
+  @opaque t :: %__MODULE__{
+            resource: reference(),
+            ckpt: Handle.t(),
+            number: non_neg_integer(),
+            on_tensor: on_tensor() | nil,
+            keep: boolean(),
+            expected: non_neg_integer(),
+            entries: [Checkpoint.Entry.t()] | nil,
+            by_index: tuple() | nil,
+            progress: Progress.t() | nil,
+            ready: [[{non_neg_integer(), ExTorch.Tensor.t() | struct()}]]
+          }
 
   # keep: whether tensors are kept for the object that feed/2 returns
   # expected: the minimum number of bytes until the end of the checkpoint
@@ -49,14 +54,15 @@ defmodule ExTorch.Streaming.Loader do
 
   # The options of loaders with their defaults.
   @doc false
-  @spec options() :: keyword()
-  def options, do: [on_tensor: nil] ++ Options.stream_options()
+  @spec known_options() :: keyword()
+  def known_options, do: [on_tensor: nil] ++ Options.stream_options()
 
   # Validates options. Returns the function on_tensor and the options of the checkpoint.
   @doc false
-  @spec check!(keyword()) :: {on_tensor() | nil, Options.t()}
+  @spec check!(keyword()) :: options()
   def check!(opts) do
-    {on_tensor, opts} = opts |> ExTorch.Options.validate!(options()) |> Keyword.pop!(:on_tensor)
+    {on_tensor, opts} =
+      opts |> ExTorch.Options.validate!(known_options()) |> Keyword.pop!(:on_tensor)
 
     unless on_tensor == nil or is_function(on_tensor, 2),
       do: ExTorch.Options.invalid!(:on_tensor, "a function of a name and a tensor", on_tensor)
@@ -70,10 +76,10 @@ defmodule ExTorch.Streaming.Loader do
 
   # Creates a loader. With `keep: false` it does not build the object: see push/3.
   @doc false
-  @spec start({on_tensor() | nil, Options.t()}, boolean()) :: t()
+  @spec start(options(), boolean()) :: t()
   def start({on_tensor, options}, keep) do
     {resource, checkpoint} = new_native(options)
-    ckpt = %Checkpoint{resource: checkpoint, source: :stream, options: options}
+    ckpt = %Checkpoint{resource: checkpoint, source: nil, options: options}
     %__MODULE__{resource: resource, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
   end
 
@@ -84,13 +90,14 @@ defmodule ExTorch.Streaming.Loader do
 
   # The minimum number of bytes until the end of the checkpoint.
   @doc false
+  @spec expected(t()) :: non_neg_integer()
   def expected(%__MODULE__{expected: expected}), do: expected
 
   # ---- Feeding ----
 
-  # Returns {:more, loader}, {:done, term, rest} or {:error, error}.
   @doc false
-  def feed(loader, chunk) do
+  @spec feed(t(), iodata()) :: {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
+  def feed(%__MODULE__{} = loader, chunk) do
     case push(loader, chunk, fn _pair -> :ok end) do
       {:done, loader, rest} ->
         with {:ok, term} <- finish(loader), do: {:done, term, rest}
@@ -100,9 +107,10 @@ defmodule ExTorch.Streaming.Loader do
     end
   end
 
-  # Calls `each` with {name, tensor} when a tensor is complete. Returns {:more, loader}, {:done, loader, rest} or
-  # {:error, error}: the object is not built.
+  # Calls `each` with {name, tensor} when a tensor is complete. Does not build the object.
   @doc false
+  @spec push(t(), iodata(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
+          {:more, t()} | {:done, t(), binary()} | {:error, Error.t()}
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, binaries} <- to_binaries(chunk),
          {:ok, :ok} <- claim(loader) do
@@ -112,6 +120,7 @@ defmodule ExTorch.Streaming.Loader do
 
   # Returns the error of a stream that ends before its checkpoint.
   @doc false
+  @spec ended(t()) :: {:error, Error.t()}
   def ended(%__MODULE__{} = loader) do
     with {:ok, :ok} <- claim(loader) do
       run_claimed(loader, fn -> Native.loader_ended(loader.resource) end)

@@ -2,10 +2,13 @@ defmodule ExTorch.Streaming.Pull do
   @moduledoc false
   # Takes one element of an enumerable at a time, by suspending its reduction.
 
+  @opaque t :: (Enumerable.acc() -> Enumerable.result()) | :closed
+
+  @spec start(Enumerable.t()) :: t()
   def start(enumerable),
     do: &Enumerable.reduce(enumerable, &1, fn item, _ -> {:suspend, item} end)
 
-  # Returns {:ok, element, pull} or {:done, pull}.
+  @spec next(t()) :: {:ok, term(), t()} | {:done, t()}
   def next(pull) do
     case pull.({:cont, :none}) do
       {:suspended, item, pull} -> {:ok, item, pull}
@@ -14,6 +17,7 @@ defmodule ExTorch.Streaming.Pull do
   end
 
   # An enumerable that is done has released its resources.
+  @spec stop(t()) :: :ok
   def stop(:closed), do: :ok
 
   def stop(pull) do

@@ -30,6 +30,7 @@ defmodule ExTorch.Streaming.Socket do
 
   # ---- Sending ----
 
+  @spec send(t(), Enumerable.t(), timeout()) :: :ok | {:error, Error.t()}
   def send(socket, chunks, timeout) do
     kind = kind(socket)
     timeout = Options.timeout!(timeout)
@@ -101,6 +102,7 @@ defmodule ExTorch.Streaming.Socket do
   @spec recv_options() :: keyword()
   def recv_options, do: [buffer: "", timeout: :infinity, chunk: @chunk]
 
+  @spec recv(t(), Loader.options(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, loader_options, opts) do
     conn = %{
       kind: kind(socket),
