@@ -49,6 +49,8 @@ defprotocol ExTorch.Module do
 end
 
 defimpl ExTorch.Module, for: Any do
+  use ExTorch.Store.Container
+
   defmacro __deriving__(module, struct, options) do
     known = struct |> Map.from_struct() |> Map.keys()
     fields = Keyword.fetch!(ExTorch.Options.validate!(options, only: known), :only)
@@ -59,34 +61,30 @@ defimpl ExTorch.Module, for: Any do
 
     quote do
       defimpl ExTorch.Module, for: unquote(module) do
+        use ExTorch.Store.Container
+
         def walk(struct),
           do: {:parts, Enum.map(unquote(fields), &{&1, Map.fetch!(struct, &1)})}
 
         def rebuild(struct, parts), do: struct!(struct, Enum.zip(unquote(fields), parts))
-        def to_tensor(struct), do: ExTorch.Module.Any.to_tensor(struct)
-        def from_tensor(struct, _tensor), do: ExTorch.Module.Any.to_tensor(struct)
       end
     end
   end
 
   def walk(_other), do: :other
   def rebuild(other, _parts), do: other
-
-  def to_tensor(other) do
-    raise ExTorch.Error.new(:bad_argument, "expected a tensor, got #{inspect(other, limit: 3)}")
-  end
-
-  def from_tensor(other, _tensor), do: to_tensor(other)
 end
 
 defimpl ExTorch.Module, for: Map do
+  use ExTorch.Store.Container
+
   def walk(map), do: {:parts, Map.to_list(map)}
   def rebuild(map, parts), do: map |> Map.keys() |> Enum.zip(parts) |> Map.new()
-  defdelegate to_tensor(map), to: ExTorch.Module.Any
-  defdelegate from_tensor(map, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: List do
+  use ExTorch.Store.Container
+
   # The parts of a keyword list are named by its keys, those of other lists by their position.
   def walk(list) do
     if list != [] and Keyword.keyword?(list),
@@ -99,29 +97,25 @@ defimpl ExTorch.Module, for: List do
       do: list |> Keyword.keys() |> Enum.zip(parts),
       else: parts
   end
-
-  defdelegate to_tensor(list), to: ExTorch.Module.Any
-  defdelegate from_tensor(list, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: Tuple do
+  use ExTorch.Store.Container
+
   def walk(tuple), do: tuple |> Tuple.to_list() |> indexed()
   def rebuild(_tuple, parts), do: List.to_tuple(parts)
-  defdelegate to_tensor(tuple), to: ExTorch.Module.Any
-  defdelegate from_tensor(tuple, tensor), to: ExTorch.Module.Any
 
   defp indexed(list),
     do: {:parts, list |> Enum.with_index() |> Enum.map(fn {part, i} -> {i, part} end)}
 end
 
 defimpl ExTorch.Module, for: ExTorch.Python.Dict do
+  use ExTorch.Store.Container
+
   def walk(dict), do: {:parts, dict.pairs}
 
   def rebuild(dict, parts),
     do: %{dict | pairs: dict.pairs |> Enum.map(&elem(&1, 0)) |> Enum.zip(parts)}
-
-  defdelegate to_tensor(dict), to: ExTorch.Module.Any
-  defdelegate from_tensor(dict, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: ExTorch.Tensor do
@@ -149,12 +143,11 @@ end
 
 if Code.ensure_loaded?(Axon.ModelState) do
   defimpl ExTorch.Module, for: Axon.ModelState do
+    use ExTorch.Store.Container
+
     def walk(state), do: {:parts, Map.to_list(state.data)}
 
     def rebuild(state, parts),
       do: %{state | data: state.data |> Map.keys() |> Enum.zip(parts) |> Map.new()}
-
-    defdelegate to_tensor(state), to: ExTorch.Module.Any
-    defdelegate from_tensor(state, tensor), to: ExTorch.Module.Any
   end
 end

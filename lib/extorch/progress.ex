@@ -25,7 +25,7 @@ defmodule ExTorch.Progress do
   @spec report(t(), non_neg_integer()) :: t()
   def report(%{fun: nil} = progress, _done), do: progress
 
-  def report(progress, done) do
+  def report(%__MODULE__{} = progress, done) do
     if now() - progress.last >= @interval_ms do
       call(progress, done)
       %{progress | last: now()}

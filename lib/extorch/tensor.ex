@@ -96,7 +96,7 @@ defmodule ExTorch.Tensor do
       6
   """
   @spec numel(t()) :: non_neg_integer()
-  def numel(%__MODULE__{shape: shape}), do: Tuple.product(shape)
+  def numel(%__MODULE__{shape: shape}), do: Enum.reduce(Tuple.to_list(shape), 1, &(&1 * &2))
 
   @doc """
   Returns the size of all elements in bytes. This is the size of `to_binary/1`.

@@ -43,7 +43,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
 
       {:ok, {:header, offset, size}} ->
         with {:ok, header} <- read(source, offset, size),
-             {:ok, :ok} <- check_header(resource, target, header) do
+             :ok <- check_header(resource, target, header) do
           locate(source, resource, target, whole?)
         end
 
@@ -53,7 +53,9 @@ defmodule ExTorch.Checkpoint.SourceReader do
   end
 
   defp check_header(resource, target, header) do
-    Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end)
+    with {:ok, _} <-
+           Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end),
+         do: :ok
   end
 
   # Returns the tensor of an entry, or the bytes of a record; nil if there is no such record.

@@ -60,6 +60,7 @@ defmodule ExTorch.Store.Sharded do
 
   defp parse_size!(other), do: invalid_size!(other)
 
+  @spec invalid_size!(term()) :: no_return()
   defp invalid_size!(value) do
     ExTorch.Options.invalid!(:max_shard_size, "a number of bytes or a string like \"5GB\"", value)
   end

@@ -113,8 +113,8 @@ defmodule ExTorch.Streaming.Loader do
           {:more, t()} | {:done, t(), binary()} | {:error, Error.t()}
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, binaries} <- to_binaries(chunk),
-         {:ok, :ok} <- claim(loader) do
-      run_claimed(loader, fn -> push_all(loader, binaries, each) end)
+         :ok <- claim(loader) do
+      push_claimed(loader, binaries, each)
     end
   end
 
@@ -122,14 +122,16 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   @spec ended(t()) :: {:error, Error.t()}
   def ended(%__MODULE__{} = loader) do
-    with {:ok, :ok} <- claim(loader) do
-      run_claimed(loader, fn -> Native.loader_ended(loader.resource) end)
+    with :ok <- claim(loader) do
+      error = Native.loader_ended(loader.resource)
+      release(loader, true)
+      error
     end
   end
 
-  # Runs the function and releases the claim. The loader is finished if the function fails or a callback raises.
-  defp run_claimed(loader, fun) do
-    result = fun.()
+  # The loader is finished after an error, and if a callback raises.
+  defp push_claimed(loader, binaries, each) do
+    result = push_all(loader, binaries, each)
     number = release(loader, not match?({:more, _}, result))
 
     case result do
@@ -143,8 +145,10 @@ defmodule ExTorch.Streaming.Loader do
   end
 
   # Only one process at a time may feed a loader, and only its newest state.
-  defp claim(loader),
-    do: Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end)
+  defp claim(loader) do
+    with {:ok, _} <- Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end),
+         do: :ok
+  end
 
   defp release(loader, finished?), do: Native.loader_release(loader.resource, finished?)
 
