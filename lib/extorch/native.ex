@@ -7,8 +7,9 @@ defmodule ExTorch.Native do
   # the wrong type raises ArgumentError.
 
   require Logger
-  # load/0 runs as soon as this module is compiled and needs this one.
-  require ExTorch.Config
+
+  # load/0 also runs when this module has been compiled, and calls this one.
+  Code.ensure_compiled!(ExTorch.Config)
 
   @on_load :load
 
