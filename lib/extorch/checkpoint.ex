@@ -53,7 +53,7 @@ defmodule ExTorch.Checkpoint do
     * `:only`, `:on_progress` - used by `ExTorch.load/2`
   """
 
-  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Options, SourceReader}
+  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Options, Reader, SourceReader}
   alias ExTorch.{Error, Filter, Memory, Native, Tensor}
 
   @typedoc "Where a checkpoint is read from."
@@ -176,72 +176,12 @@ defmodule ExTorch.Checkpoint do
   `[]` is the root. A dotted name that matches several paths is an `:ambiguous` error; the message lists the paths.
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
-  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) do
-    case Handle.entry(ckpt, name) do
-      {:ok, [entry]} -> {:ok, entry}
-      {:ok, []} -> {:error, not_found(ckpt, name)}
-      {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
-      {:error, error} -> {:error, error}
-    end
-  end
-
-  def entry(%__MODULE__{} = ckpt, path) when is_list(path) do
-    found =
-      if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
-        with {:ok, several} <- Handle.entry(ckpt, Enum.join(path, ".")) do
-          # The NIF returns at most 20 entries: search all of them if there may be more.
-          {:ok, if(length(several) < 20, do: several, else: entries(ckpt))}
-        end
-      else
-        {:ok, entries(ckpt)}
-      end
-
-    with {:ok, candidates} <- found do
-      case Enum.find(candidates, &(&1.path === path)) do
-        nil -> {:error, not_found(ckpt, path)}
-        entry -> {:ok, entry}
-      end
-    end
-  end
+  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name),
+    do: Lookup.entry(ckpt, name)
 
   @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), name()) :: Entry.t()
   def entry!(ckpt, name), do: Error.unwrap!(entry(ckpt, name))
-
-  defp not_found(ckpt, name) do
-    dotted = if is_binary(name), do: name, else: Enum.map_join(name, ".", &to_text/1)
-
-    similar =
-      ckpt
-      |> keys()
-      |> Stream.filter(&(byte_size(&1) < 200 and byte_size(dotted) < 200))
-      |> Enum.take(20_000)
-      |> Enum.map(&{String.jaro_distance(&1, dotted), &1})
-      |> Enum.filter(fn {score, _} -> score > 0.75 end)
-      |> Enum.sort(:desc)
-      |> Enum.take(3)
-      |> Enum.map_join(", ", fn {_, key} -> inspect(key) end)
-
-    hint =
-      if similar == "",
-        do: "; see ExTorch.Checkpoint.keys/1",
-        else: "; did you mean #{similar}?"
-
-    Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint, ckpt.source)
-  end
-
-  defp to_text(key) when is_binary(key) or is_integer(key), do: to_string(key)
-  defp to_text(key), do: inspect(key)
-
-  defp ambiguous(ckpt, name, entries) do
-    paths = Enum.map_join(entries, " and ", &inspect(&1.path))
-
-    Error.new(
-      :ambiguous,
-      "#{inspect(name)} matches several tensors; use one of the paths #{paths}",
-      ckpt.source
-    )
-  end
 
   @doc "Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor."
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
@@ -311,33 +251,12 @@ defmodule ExTorch.Checkpoint do
   @doc "Reads one tensor. The name is as in `entry/2`."
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def tensor(%__MODULE__{} = ckpt, name) do
-    with {:ok, entry} <- entry(ckpt, name), do: read(ckpt, entry)
+    with {:ok, entry} <- entry(ckpt, name), do: Reader.tensor(ckpt, entry)
   end
 
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()
   def tensor!(ckpt, name), do: Error.unwrap!(tensor(ckpt, name))
-
-  defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
-    with {:ok, offset, bytes} <-
-           SourceReader.locate(source, resource, entry.index, options.verify),
-         {:ok, %Tensor{} = tensor} <-
-           SourceReader.decode(resource, entry.index, options.verify, offset, bytes) do
-      Handle.to_device(ckpt, tensor, entry)
-    else
-      {:ok, _raw} ->
-        {:error,
-         Error.new(:unsupported, "the linked LibTorch does not support the dtype #{entry.dtype}")}
-
-      {:error, error} ->
-        {:error, Error.put_path(error, source)}
-    end
-  end
-
-  defp read(ckpt, entry) do
-    with {:ok, tensor} <- Handle.tensor(ckpt, entry),
-         do: Handle.to_device(ckpt, tensor, entry)
-  end
 
   @doc """
   Returns a lazy stream of `{name, tensor}` in file order.
@@ -353,7 +272,7 @@ defmodule ExTorch.Checkpoint do
     ckpt
     |> entries()
     |> Stream.filter(&Options.selected?(options, &1))
-    |> Stream.map(&{&1.name, Error.unwrap!(read(ckpt, &1))})
+    |> Stream.map(&{&1.name, Error.unwrap!(Reader.tensor(ckpt, &1))})
   end
 
   @doc "Reads the bytes of a storage as they are in the file. The key is `\"0\"` or `\"data/0\"`."
@@ -368,7 +287,7 @@ defmodule ExTorch.Checkpoint do
       when is_binary(key) and is_integer(offset) and offset >= 0 and is_integer(length) and
              length >= 0 do
     if offset + length < 2 ** 63 do
-      read_bytes(ckpt, record_name(key), offset, length)
+      Reader.record(ckpt, record_name(key), offset, length)
     else
       {:error,
        Error.new(
@@ -382,7 +301,7 @@ defmodule ExTorch.Checkpoint do
   @doc "Reads a record and decompresses it. See `records/1`."
   @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_record(%__MODULE__{} = ckpt, name) when is_binary(name),
-    do: read_bytes(ckpt, name, 0, nil)
+    do: Reader.record(ckpt, name, 0, nil)
 
   @doc "Same as `read_storage/2` but raises on error."
   @spec read_storage!(t(), String.t()) :: binary()
@@ -399,43 +318,6 @@ defmodule ExTorch.Checkpoint do
 
   defp record_name("data/" <> _ = name), do: name
   defp record_name(key), do: "data/" <> key
-
-  defp read_bytes(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
-    with {:ok, at, bytes} <- SourceReader.locate(source, resource, name, true),
-         {:ok, record} when is_binary(record) <-
-           SourceReader.decode(resource, name, ckpt.options.verify, at, bytes),
-         length = length || max(byte_size(record) - offset, 0),
-         {:range, true, _} <- {:range, offset + length <= byte_size(record), byte_size(record)} do
-      {:ok, binary_part(record, offset, length)}
-    else
-      {:ok, nil} -> {:error, no_record(ckpt, name)}
-      {:range, false, size} -> {:error, past_end(ckpt, offset, length, size)}
-      {:error, error} -> {:error, Error.put_path(error, source)}
-    end
-  end
-
-  defp read_bytes(ckpt, name, offset, length) do
-    case Handle.read_record(ckpt, name, offset, length) do
-      {:ok, nil} -> {:error, no_record(ckpt, name)}
-      other -> other
-    end
-  end
-
-  defp no_record(ckpt, name) do
-    Error.new(
-      :not_found,
-      "no record is named #{inspect(name)}; see ExTorch.Checkpoint.records/1",
-      ckpt.source
-    )
-  end
-
-  defp past_end(ckpt, offset, length, size) do
-    Error.new(
-      :bad_argument,
-      "the range from #{offset} to #{offset + length} exceeds the record, which has #{size} bytes",
-      ckpt.source
-    )
-  end
 
   @doc false
   @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}

@@ -25,27 +25,18 @@ defmodule ExTorch.Config do
   def collect_after, do: Application.get_env(:extorch, :collect_after, 256 * 1024 * 1024)
 
   defp default_budget do
-    case Enum.reject([machine_memory(), container_memory()], &is_nil/1) do
+    case for({:ok, bytes} <- [ExTorch.Meminfo.fetch("MemTotal"), container_memory()], do: bytes) do
       [] -> :infinity
-      known -> div(Enum.min(known) * 9, 10)
-    end
-  end
-
-  defp machine_memory do
-    with {:ok, text} <- File.read("/proc/meminfo"),
-         [_, kilobytes] <- Regex.run(~r/^MemTotal:\s+(\d+) kB/m, text) do
-      String.to_integer(kilobytes) * 1024
-    else
-      _ -> nil
+      limits -> div(Enum.min(limits) * 9, 10)
     end
   end
 
   defp container_memory do
     with {:ok, text} <- File.read("/sys/fs/cgroup/memory.max"),
          {bytes, _} <- Integer.parse(text) do
-      bytes
+      {:ok, bytes}
     else
-      _ -> nil
+      _ -> :error
     end
   end
 end

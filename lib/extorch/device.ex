@@ -9,7 +9,7 @@ defmodule ExTorch.Device do
       {1000, 1000}
   """
 
-  alias ExTorch.{Error, Native}
+  alias ExTorch.{Error, Meminfo, Native}
 
   @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
 
@@ -55,12 +55,12 @@ defmodule ExTorch.Device do
   @spec memory(device()) ::
           {:ok, %{free: non_neg_integer(), total: non_neg_integer()}} | {:error, Error.t()}
   def memory(:cpu) do
-    with {:ok, text} <- File.read("/proc/meminfo"),
-         [_, total] <- Regex.run(~r/^MemTotal:\s+(\d+) kB/m, text),
-         [_, free] <- Regex.run(~r/^MemAvailable:\s+(\d+) kB/m, text) do
-      {:ok, %{free: String.to_integer(free) * 1024, total: String.to_integer(total) * 1024}}
+    with {:ok, total} <- Meminfo.fetch("MemTotal"),
+         {:ok, free} <- Meminfo.fetch("MemAvailable") do
+      {:ok, %{free: free, total: total}}
     else
-      _ -> {:error, Error.new(:unsupported, "/proc/meminfo is not available on this system")}
+      :error ->
+        {:error, Error.new(:unsupported, "/proc/meminfo is not available on this system")}
     end
   end
 

@@ -8,8 +8,8 @@ defmodule ExTorch.Native do
 
   require Logger
 
-  # load/0 also runs when this module has been compiled, and calls this one.
-  Code.ensure_compiled!(ExTorch.Config)
+  # load/0 also runs when this module has been compiled, and calls these.
+  Enum.each([ExTorch.Config, ExTorch.Meminfo], &Code.ensure_compiled!/1)
 
   @on_load :load
 

@@ -42,7 +42,7 @@ defmodule ExTorch.Store do
   """
 
   alias ExTorch.{Checkpoint, Error, Tensor}
-  alias ExTorch.Store.ApplyResult
+  alias ExTorch.Store.{ApplyResult, Engine}
 
   @type t :: struct()
 
@@ -79,28 +79,17 @@ defmodule ExTorch.Store do
       @behaviour ExTorch.Store
 
       @impl true
-      def apply_to(store, module) do
-        with_file(store, &ExTorch.Store.Engine.apply_to(&1, store.path, store.options, module))
-      end
+      def apply_to(store, module),
+        do: with_file(store, &Engine.apply_to(&1, store.path, store.options, module))
 
       @impl true
-      def keys(store), do: with_file(store, &ExTorch.Store.Engine.keys(&1, store.options))
+      def keys(store), do: with_file(store, &Engine.keys(&1, store.options))
 
       @impl true
-      def entry(store, name) do
-        with_file(store, fn file ->
-          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
-               do: file.entry.(from)
-        end)
-      end
+      def entry(store, name), do: with_file(store, &Engine.entry(&1, store.options, name))
 
       @impl true
-      def tensor(store, name) do
-        with_file(store, fn file ->
-          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
-               do: file.tensor.(from)
-        end)
-      end
+      def tensor(store, name), do: with_file(store, &Engine.tensor(&1, store.options, name))
     end
   end
 

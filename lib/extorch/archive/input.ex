@@ -31,12 +31,7 @@ defmodule ExTorch.Archive.Input do
   def open(other), do: open_device(other)
 
   defp open_device(device) do
-    unless IODevice.device?(device) do
-      raise Error.new(
-              :bad_argument,
-              "expected a reader, got #{inspect(device, limit: 3)}; see ExTorch.Archive"
-            )
-    end
+    IODevice.check!(device, "reader")
 
     # Devices that do not support seeking (StringIO) are read into memory.
     if IODevice.seeks?(device),

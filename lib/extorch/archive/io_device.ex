@@ -12,12 +12,26 @@ defmodule ExTorch.Archive.IODevice do
   # owned?: whether close/1 closes the device
   defstruct [:device, :owned?]
 
+  @spec device?(term()) :: boolean()
   def device?(device) when is_pid(device), do: true
 
   def device?(device) when is_atom(device),
     do: device in [:stdio, :stderr] or is_pid(Process.whereis(device))
 
   def device?(device), do: is_tuple(device) and elem(device, 0) == :file_descriptor
+
+  # Raises if the value, which should be a reader or writer, is not an IO device.
+  @spec check!(term(), String.t()) :: :ok
+  def check!(device, role) do
+    unless device?(device) do
+      raise Error.new(
+              :bad_argument,
+              "expected a #{role}, got #{inspect(device, limit: 3)}; see ExTorch.Archive"
+            )
+    end
+
+    :ok
+  end
 
   # Only files support seeking. Other devices may not reply to the request, so there is a timeout. The alias drops a
   # reply that arrives after it.

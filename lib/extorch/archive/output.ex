@@ -28,12 +28,7 @@ defmodule ExTorch.Archive.Output do
   end
 
   defp open_device(device) do
-    unless IODevice.device?(device) do
-      raise Error.new(
-              :bad_argument,
-              "expected a writer, got #{inspect(device, limit: 3)}; see ExTorch.Archive"
-            )
-    end
+    IODevice.check!(device, "writer")
 
     {:ok, %IODevice{device: device, owned?: false}}
   end

@@ -121,7 +121,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         storages = Map.put(storages, entry.storage, {offset, data})
         {:cont, {:ok, [tensor | tensors], storages, {progress, bytes}}}
       else
-        {:error, error} -> {:halt, {:error, Error.put_path(error, source)}}
+        {:error, error} -> {:halt, {:error, error}}
       end
     end)
   end

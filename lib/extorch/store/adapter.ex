@@ -156,11 +156,11 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
   @behaviour ExTorch.Store.Adapter
 
   @impl true
-  def init(options),
-    do:
-      options
-      |> ExTorch.Options.validate!([:embeddings])
-      |> ExTorch.Store.Adapter.check_regex!(:embeddings)
+  def init(options) do
+    options
+    |> ExTorch.Options.validate!([:embeddings])
+    |> ExTorch.Store.Adapter.check_regex!(:embeddings)
+  end
 
   @impl true
   def rename(name, shapes, _options) do
@@ -218,11 +218,7 @@ defmodule ExTorch.Store.Adapter.AxonToPyTorch do
   }
 
   @impl true
-  def init(options),
-    do:
-      options
-      |> ExTorch.Options.validate!([:embeddings])
-      |> ExTorch.Store.Adapter.check_regex!(:embeddings)
+  defdelegate init(options), to: ExTorch.Store.Adapter.PyTorchToAxon
 
   @impl true
   def rename(name, _shapes, _options) do

@@ -5,11 +5,11 @@ defmodule ExTorch.Store.CheckpointFile do
   alias ExTorch.Checkpoint
   alias ExTorch.Store.{Engine, Options}
 
-  @spec with(Path.t(), Options.t(), (Engine.file() -> result)) ::
-          result | {:error, ExTorch.Error.t()}
-        when result: term()
-  def with(path, options, fun) do
-    with {:ok, ckpt} <- Checkpoint.open(path, Options.reading(options)) do
+  @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
+        when result: term(),
+             store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+  def with(store, fun) do
+    with {:ok, ckpt} <- Checkpoint.open(store.path, Options.reading(store.options)) do
       try do
         fun.(file(ckpt))
       after

@@ -290,10 +290,26 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Collecting ----
 
+  # Saves the tensors of a module with the function `save`, which receives the names in the file and the tensors.
+  @spec collect_from(store, term(), ([{String.t(), Tensor.t()}] -> :ok | {:error, Error.t()})) ::
+          :ok | {:error, Error.t()}
+        when store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+  def collect_from(%{path: path, options: options}, module, save) do
+    start = System.monotonic_time()
+
+    with :ok <- check_overwrite(path, options),
+         {:ok, pairs} <- collect(options, module),
+         :ok <- save.(pairs) do
+      Telemetry.execute(
+        [:extorch, :store, :collect],
+        %{duration: System.monotonic_time() - start, tensors: length(pairs)},
+        %{path: path}
+      )
+    end
+  end
+
   # Returns the tensors with their names in the file.
-  @spec collect(Options.t(), term()) ::
-          {:ok, [{String.t(), Tensor.t()}]} | {:error, Error.t()}
-  def collect(options, module) do
+  defp collect(options, module) do
     with {:ok, leaves} <- Leaves.list(module) do
       shapes = Map.new(leaves, fn {name, _, target} -> {name, target.shape} end)
 
@@ -344,15 +360,6 @@ defmodule ExTorch.Store.Engine do
       else: :ok
   end
 
-  @spec emit_collect(Path.t(), non_neg_integer(), integer()) :: :ok
-  def emit_collect(path, count, start) do
-    Telemetry.execute(
-      [:extorch, :store, :collect],
-      %{duration: System.monotonic_time() - start, tensors: count},
-      %{path: path}
-    )
-  end
-
   # ---- Names of the module ----
 
   @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
@@ -361,9 +368,18 @@ defmodule ExTorch.Store.Engine do
          do: {:ok, Enum.map(pairs, &elem(&1, 1))}
   end
 
+  @spec entry(file(), Options.t(), String.t()) :: {:ok, Entry.t()} | {:error, Error.t()}
+  def entry(file, options, name) do
+    with {:ok, file_name} <- find(file, options, name), do: file.entry.(file_name)
+  end
+
+  @spec tensor(file(), Options.t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
+  def tensor(file, options, name) do
+    with {:ok, file_name} <- find(file, options, name), do: file.tensor.(file_name)
+  end
+
   # Returns the name in the file of a tensor of the module.
-  @spec find(file(), Options.t(), String.t()) :: {:ok, String.t()} | {:error, Error.t()}
-  def find(file, options, name) do
+  defp find(file, options, name) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
       case List.keyfind(pairs, name, 1) do
         {from, _} ->

@@ -10,7 +10,8 @@ defmodule ExTorch.Store.PyTorch do
   """
   use ExTorch.Store
 
-  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Python.Dict
+  alias ExTorch.Store.{CheckpointFile, Engine, Options}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -21,18 +22,15 @@ defmodule ExTorch.Store.PyTorch do
   def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
 
   @impl true
-  def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store.path, store.options, fun)
+  def with_file(store, fun), do: CheckpointFile.with(store, fun)
 
   @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- Engine.check_overwrite(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         term = nest(%ExTorch.Python.Dict{pairs: pairs}, options.top_level_key),
-         :ok <- ExTorch.save(term, path, [format: :zip] ++ Options.writing(options)) do
-      Engine.emit_collect(path, length(pairs), start)
-    end
+  def collect_from(store, module) do
+    Engine.collect_from(store, module, fn pairs ->
+      %Dict{pairs: pairs}
+      |> nest(store.options.top_level_key)
+      |> ExTorch.save(store.path, [format: :zip] ++ Options.writing(store.options))
+    end)
   end
 
   defp nest(dict, key) when key in [nil, :auto], do: dict

@@ -9,7 +9,8 @@ defmodule ExTorch.Store.Safetensors do
   """
   use ExTorch.Store
 
-  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Python.Dict
+  alias ExTorch.Store.{CheckpointFile, Engine, Options}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -20,21 +21,11 @@ defmodule ExTorch.Store.Safetensors do
   def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
 
   @impl true
-  def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store.path, store.options, fun)
+  def with_file(store, fun), do: CheckpointFile.with(store, fun)
 
   @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- Engine.check_overwrite(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         :ok <-
-           ExTorch.save(
-             %ExTorch.Python.Dict{pairs: pairs},
-             path,
-             [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
-           ) do
-      Engine.emit_collect(path, length(pairs), start)
-    end
+  def collect_from(%{options: options} = store, module) do
+    opts = [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
+    Engine.collect_from(store, module, &ExTorch.save(%Dict{pairs: &1}, store.path, opts))
   end
 end

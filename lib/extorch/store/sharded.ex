@@ -20,10 +20,8 @@ defmodule ExTorch.Store.Sharded do
   """
   use ExTorch.Store
 
-  alias ExTorch.{Checkpoint, Error, JSON, Tensor}
-  alias ExTorch.Store.{Engine, Options}
-
-  @index_limit 64 * 1024 * 1024
+  alias ExTorch.{Checkpoint, Error}
+  alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -69,8 +67,8 @@ defmodule ExTorch.Store.Sharded do
 
   @impl true
   def with_file(store, fun) do
-    with {:ok, index} <- index_path(store.path),
-         {:ok, weight_map} <- read_index(index),
+    with {:ok, index} <- ShardIndex.find(store.path),
+         {:ok, weight_map} <- ShardIndex.read(index),
          {:ok, shards} <- open_all(index, weight_map, store.options) do
       try do
         with {:ok, keys} <- check_names(index, weight_map, shards),
@@ -86,7 +84,7 @@ defmodule ExTorch.Store.Sharded do
   def index?(path) when is_binary(path),
     do:
       String.ends_with?(path, ".index.json") or
-        (File.dir?(path) and match?({:ok, _}, index_path(path)))
+        (File.dir?(path) and match?({:ok, _}, ShardIndex.find(path)))
 
   def index?(_source), do: false
 
@@ -95,15 +93,13 @@ defmodule ExTorch.Store.Sharded do
   def load(path, opts) do
     Checkpoint.Options.check!(opts)
 
-    with {:ok, index} <- index_path(path),
+    with {:ok, index} <- ShardIndex.find(path),
          {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
-         {:ok, weight_map} <- read_index(index) do
+         {:ok, weight_map} <- ShardIndex.read(index) do
       weight_map
-      |> Map.values()
-      |> Enum.uniq()
-      |> Enum.sort()
+      |> ShardIndex.shards()
       |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
-        case ExTorch.load(sibling(index, shard), opts) do
+        case ExTorch.load(ShardIndex.sibling(index, shard), opts) do
           {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
             {:cont, {:ok, loaded ++ pairs}}
 
@@ -150,63 +146,13 @@ defmodule ExTorch.Store.Sharded do
     }
   end
 
-  defp index_path(path) do
-    if File.dir?(path) do
-      case Path.wildcard(Path.join(path, "*.index.json")) do
-        [index] ->
-          {:ok, index}
-
-        [] ->
-          {:error, Error.new(:not_found, "the directory contains no index (*.index.json)", path)}
-
-        _ ->
-          {:error,
-           Error.new(
-             :ambiguous,
-             "the directory contains several indexes; pass the path of one of them",
-             path
-           )}
-      end
-    else
-      {:ok, path}
-    end
-  end
-
-  defp read_index(index) do
-    with {:ok, %{size: size}} when size <= @index_limit <- File.stat(index),
-         {:ok, text} <- File.read(index),
-         {:ok, %{"weight_map" => map}} when is_map(map) <-
-           JSON.decode(text),
-         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
-      {:ok, map}
-    else
-      {:ok, %{size: _}} ->
-        {:error, Error.new(:limit, "the index exceeds #{@index_limit} bytes", index)}
-
-      {:error, %Error{} = error} ->
-        {:error, Error.put_path(error, index)}
-
-      {:error, :enoent} ->
-        {:error, Error.new(:not_found, "the index does not exist", index)}
-
-      {:error, reason} ->
-        {:error,
-         Error.new(:io, "the index could not be read: #{:file.format_error(reason)}", index)}
-
-      _ ->
-        {:error,
-         Error.new(:corrupt, "the index has no weight_map from names to file names", index)}
-    end
-  end
-
   defp open_all(index, weight_map, options) do
     weight_map
-    |> Map.values()
-    |> Enum.uniq()
-    |> Enum.sort()
+    |> ShardIndex.shards()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <- Checkpoint.open(sibling(index, name), Options.reading(options)) do
+           {:ok, ckpt} <-
+             Checkpoint.open(ShardIndex.sibling(index, name), Options.reading(options)) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
@@ -279,22 +225,9 @@ defmodule ExTorch.Store.Sharded do
   # ---- Writing ----
 
   @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- check_index_name(path),
-         :ok <- Engine.check_overwrite(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         shards = split(pairs, options.max_shard_size),
-         named = name_shards(path, shards),
-         :ok <- check_overwrite_shards(path, named, options),
-         old = old_shards(path),
-         :ok <- write_shards(path, named, options),
-         :ok <- write_index(path, named, options) do
-      # Remove the shards that only the old index refers to.
-      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(sibling(path, name))
-      Engine.emit_collect(path, length(pairs), start)
-    end
+  def collect_from(store, module) do
+    with :ok <- check_index_name(store.path),
+         do: Engine.collect_from(store, module, &ShardWriter.write(store.path, &1, store.options))
   end
 
   defp check_index_name(path) do
@@ -307,158 +240,5 @@ defmodule ExTorch.Store.Sharded do
            "expected the name of the index to end in .index.json, as in model.safetensors.index.json",
            path
          )}
-  end
-
-  # Splits the tensors into shards, in their order. A tensor that is too large gets its own shard.
-  defp split(pairs, limit) do
-    {shards, last, _} =
-      Enum.reduce(pairs, {[], [], 0}, fn {_, tensor} = pair, {shards, shard, size} ->
-        bytes = Tensor.nbytes(tensor)
-
-        if shard != [] and size + bytes > limit,
-          do: {[Enum.reverse(shard) | shards], [pair], bytes},
-          else: {shards, [pair | shard], size + bytes}
-      end)
-
-    Enum.reverse([Enum.reverse(last) | shards])
-  end
-
-  defp name_shards(path, shards) do
-    {base, extension} = stem(path)
-    count = length(shards)
-    pad = &String.pad_leading(to_string(&1), 5, "0")
-
-    for {pairs, i} <- Enum.with_index(shards, 1),
-        do: {"#{base}-#{pad.(i)}-of-#{pad.(count)}#{extension}", pairs}
-  end
-
-  defp check_overwrite_shards(path, named, options) do
-    Enum.find_value(named, :ok, fn {name, _} ->
-      case Engine.check_overwrite(sibling(path, name), options) do
-        :ok -> nil
-        error -> error
-      end
-    end)
-  end
-
-  # Returns the shards of the old index. Ignores files whose name is not that of a shard: an index may contain anything.
-  defp old_shards(path) do
-    {base, extension} = stem(path)
-    shard = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
-
-    with true <- File.exists?(path),
-         {:ok, weight_map} <- read_index(path) do
-      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&Regex.match?(shard, &1))
-    else
-      _ -> []
-    end
-  end
-
-  defp stem(path) do
-    stem = path |> Path.basename() |> String.replace_suffix(".index.json", "")
-    {Path.rootname(stem), Path.extname(stem)}
-  end
-
-  defp sibling(path, name), do: Path.join(Path.dirname(path), name)
-
-  # Writes all shards under temporary names before renaming them, so that a full disk does not damage the old shards.
-  defp write_shards(path, named, options) do
-    written =
-      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, renames} ->
-        temporary = sibling(path, ".extorch-new-" <> name)
-
-        case ExTorch.save(
-               %ExTorch.Python.Dict{pairs: pairs},
-               temporary,
-               shard_options(name, options)
-             ) do
-          :ok -> {:cont, {:ok, [{temporary, sibling(path, name)} | renames]}}
-          error -> {:halt, {Error.put_path(error, sibling(path, name)), renames}}
-        end
-      end)
-
-    case written do
-      {:ok, renames} ->
-        Enum.find_value(renames, :ok, fn {temporary, target} ->
-          case File.rename(temporary, target) do
-            :ok ->
-              nil
-
-            {:error, reason} ->
-              {:error,
-               Error.new(
-                 :io,
-                 "the shard could not be renamed: #{:file.format_error(reason)}",
-                 target
-               )}
-          end
-        end)
-
-      {error, renames} ->
-        for {temporary, _} <- renames, do: File.rm(temporary)
-        error
-    end
-  end
-
-  defp shard_options(name, options) do
-    if Path.extname(name) == ".safetensors",
-      do:
-        [
-          format: :safetensors,
-          metadata: Map.merge(%{"format" => "pt"}, Map.new(options.metadata))
-        ] ++
-          Options.writing(options),
-      else: [format: :zip] ++ Options.writing(options)
-  end
-
-  defp write_index(path, named, options) do
-    total =
-      for {_, pairs} <- named,
-          {_, tensor} <- pairs,
-          reduce: 0,
-          do: (sum -> sum + Tensor.nbytes(tensor))
-
-    metadata =
-      Map.new(options.metadata, fn {key, value} -> {to_string(key), quote_json(value)} end)
-
-    head =
-      metadata
-      |> Map.put("total_size", to_string(total))
-      |> Enum.map_join(",\n", fn {key, value} -> "    #{quote_json(key)}: #{value}" end)
-
-    map =
-      for({name, pairs} <- named, {tensor, _} <- pairs, do: {tensor, name})
-      |> Enum.sort()
-      |> Enum.map_join(",\n", fn {tensor, name} ->
-        "    #{quote_json(tensor)}: #{quote_json(name)}"
-      end)
-
-    text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
-    temporary = path <> ".extorch-#{System.unique_integer([:positive])}"
-
-    with :ok <- File.write(temporary, text, [:sync]),
-         :ok <- File.rename(temporary, path) do
-      :ok
-    else
-      {:error, reason} ->
-        File.rm(temporary)
-
-        {:error,
-         Error.new(:io, "the index could not be written: #{:file.format_error(reason)}", path)}
-    end
-  end
-
-  defp quote_json(text) do
-    escaped =
-      for <<char::utf8 <- text>>, into: "" do
-        case char do
-          ?" -> "\\\""
-          ?\\ -> "\\\\"
-          c when c < 0x20 -> "\\u" <> String.pad_leading(Integer.to_string(c, 16), 4, "0")
-          c -> <<c::utf8>>
-        end
-      end
-
-    "\"" <> escaped <> "\""
   end
 end
