@@ -45,7 +45,7 @@ xt_status xt_pickle_template_fill(const xt_pickle_template *t, const xt_save_ten
   const xt_buffer *from = &t->pickle.out;
   size_t at = 0;
   *out = (xt_pickler){0};
-  xt_buffer_room(&out->out, from->size + t->count * GAP_BYTES);
+  xt_buffer_reserve(&out->out, from->size + t->count * GAP_BYTES);
   for (size_t i = 0; i < t->count; i++) {
     xt_buffer_put(&out->out, from->data + at, t->gaps[i].at - at);
     at = t->gaps[i].at;

@@ -2,6 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/formats/legacy.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/torch_stream.h"
+#include "core/formats/zip.h"
 #include "core/memory/memory.h"
 #include "core/os/atomic_file.h"
 #include "core/os/mapping.h"

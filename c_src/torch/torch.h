@@ -22,8 +22,6 @@
 extern "C" {
 #endif
 
-enum { XT_MAX_DIMS = 64 };
-
 typedef enum { XT_DEVICE_CPU, XT_DEVICE_CUDA, XT_DEVICE_MPS, XT_DEVICE_META, XT_DEVICE_OTHER } xt_device_type;
 
 typedef struct {

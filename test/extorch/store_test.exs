@@ -751,7 +751,7 @@ defmodule ExTorch.StoreTest do
             {~s({"weight_map": {"a": "one.safetensors", "b": "one.safetensors", "c": "one.safetensors"}}),
              :corrupt, "is not"},
             {~s({"weight_map": {"a": "one.safetensors", "a": "one.safetensors"}}), :corrupt,
-             "twice"},
+             "duplicate key"},
             {~s({"weight_map": 5}), :corrupt, "weight_map"},
             {~s({"weight_map": {"a": 5}}), :corrupt, "weight_map"},
             {~s({"weight_map": ), :corrupt, "JSON"},

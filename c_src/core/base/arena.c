@@ -12,12 +12,12 @@ typedef struct xt_arena_chunk {
   max_align_t data[];
 } chunk;
 
-/* Chunks double. Large ones are mappings that ask for huge pages: the tree of ten thousand tensors would otherwise
- * spend a quarter of its time in page faults. */
+/* Each chunk is twice as large as the one before it, up to LAST_CHUNK. Chunks of MAPPED bytes and more are mapped with
+ * huge pages: without them, building the tree of ten thousand tensors spends a quarter of its time in page faults. */
 enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(max_align_t) };
 
-/* Chunks of the usual large size are kept for the next arena: a node that opens one file after the other would clear
- * the same pages each time. */
+/* Up to KEPT chunks of LAST_CHUNK bytes are kept for the next arena. Otherwise a program that opens many files would
+ * map and clear the same pages for each of them. */
 enum { KEPT = 4 };
 static chunk *kept;
 static int kept_count;
@@ -73,7 +73,7 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   chunk *head = arena->chunks;
   if (!head || head->size - head->used < bytes) {
     size_t room = head ? 2 * head->size : FIRST_CHUNK;
-    if (room >= LAST_CHUNK) room = LAST_CHUNK - sizeof(chunk); /* whole huge pages */
+    if (room >= LAST_CHUNK) room = LAST_CHUNK - sizeof(chunk); /* chunk and header fill whole huge pages */
     if (room < bytes) room = bytes;
     head = new_chunk(room);
     if (!head) return NULL;

@@ -1,4 +1,5 @@
-/* Memory for the length of one call: many small pieces, freed together. */
+/* An arena: many small allocations that are freed together. Some arenas last for one call, others as long as the
+ * checkpoint whose tree and index they hold. A zeroed arena is empty and ready for use. */
 #ifndef XT_BASE_ARENA_H
 #define XT_BASE_ARENA_H
 
@@ -8,17 +9,20 @@
 struct xt_arena_chunk;
 
 typedef struct {
-  struct xt_arena_chunk *chunks; /* a zeroed arena is empty and usable */
-  size_t used, limit;            /* bytes; a limit of 0 is none */
-  bool exceeded;                 /* an allocation failed for the limit */
+  struct xt_arena_chunk *chunks;
+  size_t used;   /* bytes allocated so far */
+  size_t limit;  /* maximum of `used`; 0 means no limit */
+  bool exceeded; /* an allocation failed because of the limit */
 } xt_arena;
 
-/* Zeroed, aligned for anything; NULL when there is no memory or count * size overflows. */
+/* Returns zeroed memory, aligned for any type. Returns NULL if the limit is exceeded, if there is not enough memory or
+ * if count * size overflows. */
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size);
 
-/* A NUL-terminated copy. */
+/* Returns a NUL-terminated copy of size bytes of text, or NULL like xt_arena_alloc. */
 char *xt_arena_text(xt_arena *arena, const char *text, size_t size);
 
+/* Frees all allocations and leaves the arena empty. */
 void xt_arena_free(xt_arena *arena);
 
 #endif

@@ -9,7 +9,7 @@ uint8_t *xt_buffer_grow(xt_buffer *b, size_t n) {
   uint8_t *grown = room - b->size < n ? NULL : realloc(b->data, room);
   if (!grown) {
     b->failed = true;
-    b->room = b->size; /* nothing fits any more, so everybody comes by here */
+    b->room = b->size; /* every later call takes the slow path and fails */
     return NULL;
   }
   b->data = grown;

@@ -1,4 +1,4 @@
-/* Element types: names, sizes and numbers, from the one table in dtypes.def. */
+/* Element types: their names, sizes and numbers, generated from dtypes.def. */
 #ifndef XT_BASE_DTYPE_H
 #define XT_BASE_DTYPE_H
 
@@ -8,6 +8,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Maximum number of dimensions of a tensor, in all formats. */
+enum { XT_MAX_DIMS = 64 };
 
 typedef enum {
 #define XT_DTYPE(name, size, torch, kind, nx, bits, alias) XT_##name,
@@ -31,14 +34,14 @@ typedef struct {
   size_t size;
   int torch; /* c10::ScalarType */
   xt_kind kind;
-  const char *nx; /* "none" where Nx has no such type */
+  const char *nx; /* "none" if Nx has no equivalent type */
   int nx_bits;
   const char *alias;
 } xt_dtype_info;
 
 const xt_dtype_info *xt_dtype_get(xt_dtype dtype);
 
-/* All return XT_DTYPE_COUNT when there is no such type. */
+/* These return XT_DTYPE_COUNT if there is no such type. */
 xt_dtype xt_dtype_from_name(const char *name);
 xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits);
 xt_dtype xt_dtype_from_torch(int torch);

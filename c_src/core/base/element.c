@@ -3,23 +3,24 @@
 #include <math.h>
 #include <string.h>
 
-/* A small IEEE-like float: sign, `exponent` bits, `mantissa` bits. */
+/* Which bit patterns of a small float are special. */
 typedef enum {
-  IEEE,     /* all-ones exponent: infinity and NaN */
-  FINITE,   /* "fn": no infinity, all bits set is NaN */
-  UNSIGNED0 /* "fnuz": no infinity, negative zero is NaN, the bias is one higher */
-} small_rule;
+  IEEE, /* an exponent of all ones is infinity or NaN */
+  FN,   /* no infinity; exponent and mantissa of all ones are NaN */
+  FNUZ  /* no infinity; the bits of negative zero are NaN; the bias is one higher */
+} small_float_rule;
 
-static double small_float(uint32_t bits, int exponent, int mantissa, small_rule rule) {
+/* Decodes a float with a sign bit and the given numbers of exponent and mantissa bits. */
+static double small_float(uint32_t bits, int exponent, int mantissa, small_float_rule rule) {
   uint32_t m = bits & ((1u << mantissa) - 1);
   uint32_t e = (bits >> mantissa) & ((1u << exponent) - 1);
   bool negative = (bits >> (mantissa + exponent)) & 1;
   uint32_t top = (1u << exponent) - 1;
-  int bias = (1 << (exponent - 1)) - 1 + (rule == UNSIGNED0);
+  int bias = (1 << (exponent - 1)) - 1 + (rule == FNUZ);
   double value;
 
-  if (rule == UNSIGNED0 && negative && e == 0 && m == 0) return NAN;
-  if (rule == FINITE && e == top && m == (1u << mantissa) - 1) return NAN;
+  if (rule == FNUZ && negative && e == 0 && m == 0) return NAN;
+  if (rule == FN && e == top && m == (1u << mantissa) - 1) return NAN;
   if (rule == IEEE && e == top) value = m ? NAN : INFINITY;
   else if (e == 0) value = ldexp(m, 1 - bias - mantissa);
   else value = ldexp(m | (1u << mantissa), (int)e - bias - mantissa);
@@ -83,9 +84,9 @@ xt_element xt_element_read(xt_dtype dtype, const void *memory) {
   case XT_float16: return number(read_half(data));
   case XT_bfloat16: return number(read_bfloat(data));
   case XT_float8_e5m2: return number(small_float(*data, 5, 2, IEEE));
-  case XT_float8_e4m3fn: return number(small_float(*data, 4, 3, FINITE));
-  case XT_float8_e5m2fnuz: return number(small_float(*data, 5, 2, UNSIGNED0));
-  case XT_float8_e4m3fnuz: return number(small_float(*data, 4, 3, UNSIGNED0));
+  case XT_float8_e4m3fn: return number(small_float(*data, 4, 3, FN));
+  case XT_float8_e5m2fnuz: return number(small_float(*data, 5, 2, FNUZ));
+  case XT_float8_e4m3fnuz: return number(small_float(*data, 4, 3, FNUZ));
   case XT_float8_e8m0fnu: return number(read_e8m0(data));
   case XT_complex32: return pair(read_half(data), read_half(data + 2));
   case XT_complex64: return pair(read_float(data), read_float(data + 4));
@@ -112,11 +113,12 @@ uint16_t xt_element_half(double value) {
   double size = fabs(value);
   if (isnan(value)) return 0x7e00;
   if (size >= 65520) return sign | 0x7c00;
+  if (size == 0) return sign; /* frexp gives 0 the exponent 0 */
   int exponent;
   frexp(size, &exponent);
-  if (exponent < -13) exponent = -13; /* subnormal: all have the same step */
+  if (exponent < -13) exponent = -13; /* subnormals have the step of the smallest normals */
   double steps = nearbyint(ldexp(size, 11 - exponent));
-  /* steps are 1024 to 2048 of 2^(exponent - 11) each; 2048 carries into the exponent by itself */
+  /* A normal value is 1024 to 2048 steps of 2^(exponent - 11). Adding 2048 carries into the exponent, as it should. */
   int biased = exponent + 13;
   return (uint16_t)(sign | (uint16_t)((biased << 10) + (int)steps));
 }

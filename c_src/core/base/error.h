@@ -1,4 +1,4 @@
-/* What went wrong, in one value: a status, where it was found, and a sentence for a person. */
+/* Errors: a status for programs, a byte offset, and a message for people. */
 #ifndef XT_BASE_ERROR_H
 #define XT_BASE_ERROR_H
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* The one list of statuses. Each is the `reason` atom of an ExTorch.Error (its module documents them). */
+/* The list of statuses. Each is a `reason` atom of ExTorch.Error, where they are documented. */
 #define XT_STATUSES(X) \
   X(ok)                \
   X(truncated)         \
@@ -40,12 +40,12 @@ enum { XT_ERROR_TEXT = 1024 };
 
 typedef struct {
   xt_status status;
-  int64_t offset; /* byte offset in the input, or -1 */
-  bool collect;   /* the budget is used up: the call may succeed after a garbage collection */
+  int64_t offset; /* byte offset in the input; -1 if unknown */
+  bool collect;   /* the memory budget is exhausted; the call may succeed after a garbage collection */
   char message[XT_ERROR_TEXT];
 } xt_error;
 
-/* Both fill *error and return the status, so that a failing function ends in `return xt_error_set(…)`. */
+/* Both fill *error and return the status, so that a function can fail with `return xt_error_set(…)`. */
 xt_status xt_error_set(xt_error *error, xt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 xt_status xt_error_at(xt_error *error, xt_status status, int64_t offset, const char *format, ...)

@@ -3,12 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/table.h"
 #include "core/base/utf8.h"
 
 bool xt_json_fail(xt_json *j, const char *why) {
   if (!j->wrong) j->wrong = why;
   return false;
+}
+
+bool xt_json_no_memory(xt_json *j) {
+  j->no_memory = true;
+  return xt_json_fail(j, "not enough memory");
 }
 
 void xt_json_begin(xt_json *j, const uint8_t *data, size_t size, xt_arena *arena) {
@@ -33,35 +37,34 @@ static inline bool take(xt_json *j, char c) {
 /* ---- Objects and arrays ---- */
 
 static bool enter(xt_json *j, char opens, char closes) {
-  if (!take(j, opens)) return xt_json_fail(j, opens == '{' ? "an object is missing" : "an array is missing");
-  if (j->depth == XT_JSON_DEPTH) return xt_json_fail(j, "it is nested too deeply");
+  if (!take(j, opens)) return xt_json_fail(j, opens == '{' ? "expected an object" : "expected an array");
+  if (j->depth == XT_JSON_DEPTH) return xt_json_fail(j, "nested more than 64 levels deep");
   j->depth++;
   j->first[j->depth] = true;
   j->closes[j->depth] = closes;
   return true;
 }
 
-/* True when another member follows; leaves the object or array when none does. */
-static bool another(xt_json *j) {
+/* Returns true if another member follows. Otherwise leaves the object or array. */
+static bool next_member(xt_json *j) {
   if (j->wrong) return false;
   if (take(j, j->closes[j->depth])) {
     j->depth--;
     return false;
   }
-  if (!j->first[j->depth] && !take(j, ',')) return xt_json_fail(j, "a comma or a bracket is missing");
-  if (!j->first[j->depth] && xt_json_peek(j) == j->closes[j->depth])
-    return xt_json_fail(j, "a comma has nothing after it");
+  if (!j->first[j->depth] && !take(j, ',')) return xt_json_fail(j, "expected a comma or a closing bracket");
+  if (!j->first[j->depth] && xt_json_peek(j) == j->closes[j->depth]) return xt_json_fail(j, "trailing comma");
   j->first[j->depth] = false;
   return true;
 }
 
 bool xt_json_object(xt_json *j) { return enter(j, '{', '}'); }
 bool xt_json_array(xt_json *j) { return enter(j, '[', ']'); }
-bool xt_json_item(xt_json *j) { return another(j); }
+bool xt_json_item(xt_json *j) { return next_member(j); }
 
 bool xt_json_key(xt_json *j, xt_json_string *key) {
-  if (!another(j) || !xt_json_text(j, key)) return false;
-  return take(j, ':') || xt_json_fail(j, "a colon is missing");
+  if (!next_member(j) || !xt_json_text(j, key)) return false;
+  return take(j, ':') || xt_json_fail(j, "expected a colon after a key");
 }
 
 /* ---- Strings ---- */
@@ -89,8 +92,9 @@ static size_t put_utf8(char *to, uint32_t c) {
   return 4;
 }
 
-/* \uXXXX, or two of them for one character above 0xFFFF; *at is behind the u. Length of what was read, 0: broken. */
-static size_t unicode(const uint8_t *at, size_t left, uint32_t *c) {
+/* Decodes \uXXXX, or a surrogate pair of two; `at` is after the first u. Returns the number of bytes read, 0 if the
+ * escape is invalid. */
+static size_t decode_unicode(const uint8_t *at, size_t left, uint32_t *c) {
   int high = left >= 4 ? hex4(at) : -1;
   *c = (uint32_t)high;
   if (high < 0 || (high >= 0xDC00 && high < 0xE000)) return 0;
@@ -102,24 +106,24 @@ static size_t unicode(const uint8_t *at, size_t left, uint32_t *c) {
 }
 
 static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_string *out) {
-  static const char letters[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
+  static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
   char *to = xt_arena_alloc(j->arena, size + 1, 1);
   size_t length = 0;
-  if (!to) return j->no_memory = true, xt_json_fail(j, "there is no memory for it");
+  if (!to) return xt_json_no_memory(j);
   for (size_t i = 0; i < size; i++) {
     if (from[i] != '\\') {
       to[length++] = (char)from[i];
       continue;
     }
-    uint8_t letter = from[++i]; /* there is one: the quote was found behind it */
-    const char *known = letter ? strchr(letters, letter) : NULL;
-    if (known) {
-      to[length++] = means[known - letters];
+    uint8_t letter = from[++i]; /* exists: the text is followed by the closing quote */
+    const char *found = letter ? strchr(letters, letter) : NULL;
+    if (found) {
+      to[length++] = values[found - letters];
       continue;
     }
     uint32_t c;
-    size_t used = letter == 'u' ? unicode(from + i + 1, size - i - 1, &c) : 0;
-    if (!used) return xt_json_fail(j, "an escape is none");
+    size_t used = letter == 'u' ? decode_unicode(from + i + 1, size - i - 1, &c) : 0;
+    if (!used) return xt_json_fail(j, "invalid escape sequence");
     length += put_utf8(to + length, c);
     i += used;
   }
@@ -127,36 +131,36 @@ static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_strin
   return true;
 }
 
-/* Eight characters that need no second look: printable ASCII without quote and backslash. Each test leaves its answer
- * in the top bits of the bytes. */
-static bool all_plain(const uint8_t *at) {
+/* Checks that the eight bytes at `at` are printable ASCII other than quote and backslash. Each test leaves its result
+ * in the top bit of each byte. */
+static bool eight_plain(const uint8_t *at) {
   const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
   uint64_t word;
   memcpy(&word, at, 8);
   uint64_t quote = word ^ (ones * '"'), slash = word ^ (ones * '\\');
-  uint64_t odd = word | (word - ones * 0x20) | (quote - ones) | (slash - ones);
-  return !(odd & tops);
+  uint64_t special = word | (word - ones * 0x20) | (quote - ones) | (slash - ones);
+  return !(special & tops);
 }
 
 bool xt_json_text(xt_json *j, xt_json_string *text) {
-  if (!take(j, '"')) return xt_json_fail(j, "a string is missing");
+  if (!take(j, '"')) return xt_json_fail(j, "expected a string");
   size_t start = j->at;
-  bool escaped = false, wide = false;
+  bool escaped = false, ascii = true;
   for (;; j->at++) {
-    while (j->size - j->at >= 8 && all_plain(j->data + j->at)) j->at += 8;
-    if (j->at >= j->size) return xt_json_fail(j, "a string has no end");
+    while (j->size - j->at >= 8 && eight_plain(j->data + j->at)) j->at += 8;
+    if (j->at >= j->size) return xt_json_fail(j, "unexpected end of the text in a string");
     uint8_t c = j->data[j->at];
     if (c == '"') break;
-    if (c < 0x20) return xt_json_fail(j, "a string holds a control character");
+    if (c < 0x20) return xt_json_fail(j, "control character in a string");
     if (c == '\\') {
       escaped = true;
-      if (++j->at >= j->size) return xt_json_fail(j, "a string has no end");
+      if (++j->at >= j->size) return xt_json_fail(j, "unexpected end of the text in a string");
     }
-    if (c >= 0x80) wide = true;
+    if (c >= 0x80) ascii = false;
   }
   const uint8_t *from = j->data + start;
   size_t size = j->at++ - start;
-  if (wide && xt_utf8_check(from, size) != XT_UTF8_VALID) return xt_json_fail(j, "a string is not UTF-8");
+  if (!ascii && xt_utf8_check(from, size) != XT_UTF8_VALID) return xt_json_fail(j, "string is not valid UTF-8");
   if (escaped) return unescape(j, from, size, text);
   *text = (xt_json_string){(const char *)from, size};
   return true;
@@ -166,12 +170,13 @@ bool xt_json_text(xt_json *j, xt_json_string *text) {
 
 static bool is_digit(const xt_json *j) { return j->at < j->size && j->data[j->at] >= '0' && j->data[j->at] <= '9'; }
 
-enum { SAFE_DIGITS = 18 }; /* so many always fit */
+enum { SAFE_DIGITS = 18 }; /* this many digits never overflow */
 
 bool xt_json_integer(xt_json *j, int64_t *value) {
   bool negative = take(j, '-');
   size_t start = j->at;
   *value = 0;
+  if (j->wrong) return false;
   for (; is_digit(j); j->at++) {
     int digit = j->data[j->at] - '0';
     if (j->at - start < SAFE_DIGITS) {
@@ -179,132 +184,56 @@ bool xt_json_integer(xt_json *j, int64_t *value) {
       continue;
     }
     if (__builtin_mul_overflow(*value, 10, value) || __builtin_add_overflow(*value, negative ? -digit : digit, value))
-      return xt_json_fail(j, "an integer is past 64 bits");
+      return xt_json_fail(j, "integer does not fit in 64 bits");
   }
-  if (j->at == start) return xt_json_fail(j, "an integer is missing");
-  if (j->data[start] == '0' && j->at - start > 1) return xt_json_fail(j, "an integer begins with 0");
+  if (j->at == start) return xt_json_fail(j, "expected an integer");
+  if (j->data[start] == '0' && j->at - start > 1) return xt_json_fail(j, "integer begins with 0");
   char next = j->at < j->size ? (char)j->data[j->at] : 0;
-  if (next == '.' || next == 'e' || next == 'E') return xt_json_fail(j, "there is a fraction where an integer belongs");
+  if (next == '.' || next == 'e' || next == 'E') return xt_json_fail(j, "expected an integer, found a fraction");
   return true;
 }
 
-/* -?int frac? exp?, not an integer */
-static bool real(xt_json *j, double *value) {
+/* -?int frac? exp? */
+bool xt_json_double(xt_json *j, double *value) {
   char copy[64];
+  char next = xt_json_peek(j);
   size_t start = j->at, digits;
-  if (j->data[j->at] == '-') j->at++;
+  if (j->wrong) return false;
+  if (next == '-') j->at++;
   for (digits = j->at; is_digit(j);) j->at++;
-  if (digits == j->at || (j->data[digits] == '0' && j->at - digits > 1)) return xt_json_fail(j, "a number is none");
+  if (digits == j->at || (j->data[digits] == '0' && j->at - digits > 1)) return xt_json_fail(j, "invalid number");
   if (j->at < j->size && j->data[j->at] == '.') {
     for (digits = ++j->at; is_digit(j);) j->at++;
-    if (digits == j->at) return xt_json_fail(j, "a number is none");
+    if (digits == j->at) return xt_json_fail(j, "invalid number");
   }
   if (j->at < j->size && (j->data[j->at] == 'e' || j->data[j->at] == 'E')) {
     j->at++;
     if (j->at < j->size && (j->data[j->at] == '+' || j->data[j->at] == '-')) j->at++;
     for (digits = j->at; is_digit(j);) j->at++;
-    if (digits == j->at) return xt_json_fail(j, "a number is none");
+    if (digits == j->at) return xt_json_fail(j, "invalid number");
   }
-  if (j->at - start >= sizeof copy) return xt_json_fail(j, "a number is too long");
+  if (j->at - start >= sizeof copy) return xt_json_fail(j, "number is too long");
   memcpy(copy, j->data + start, j->at - start);
   copy[j->at - start] = 0;
   *value = strtod(copy, NULL);
   return true;
 }
 
-xt_status xt_json_end(xt_json *j, xt_error *error) {
-  if (!j->wrong && xt_json_peek(j)) j->wrong = "something follows its end";
-  if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the JSON text");
-  if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "the JSON text is broken: %s", j->wrong);
-  return XT_STATUS_ok;
-}
-
-/* ---- Trees ---- */
-
-static bool word(xt_json *j, const char *text) {
-  size_t size = strlen(text);
-  if (j->size - j->at < size || memcmp(j->data + j->at, text, size)) return xt_json_fail(j, "a value is missing");
+bool xt_json_word(xt_json *j, const char *word) {
+  size_t size = strlen(word);
+  xt_json_peek(j);
+  if (j->wrong) return false;
+  if (j->size - j->at < size || memcmp(j->data + j->at, word, size)) return xt_json_fail(j, "expected a value");
   j->at += size;
   return true;
 }
 
-static xt_node *scalar(xt_json *j) {
-  char kind = xt_json_peek(j);
-  xt_node *node = xt_node_new(j->arena, XT_NODE_NONE);
-  xt_json_string text;
-  if (!node) {
-    j->no_memory = true;
-    xt_json_fail(j, "there is no memory for it");
-  } else if (kind == '"') {
-    node->kind = XT_NODE_TEXT;
-    if (xt_json_text(j, &text)) node->text.data = text.data, node->text.size = text.size;
-  } else if (kind == 't' || kind == 'f') {
-    node->kind = XT_NODE_BOOL;
-    node->boolean = kind == 't';
-    word(j, kind == 't' ? "true" : "false");
-  } else if (kind == 'n') {
-    word(j, "null");
-  } else if (kind == '-' || (kind >= '0' && kind <= '9')) {
-    size_t end = j->at + 1;
-    while (end < j->size && j->data[end] >= '0' && j->data[end] <= '9') end++;
-    bool fraction = end < j->size && (j->data[end] == '.' || j->data[end] == 'e' || j->data[end] == 'E');
-    node->kind = fraction ? XT_NODE_FLOAT : XT_NODE_INT;
-    if (fraction) real(j, &node->number);
-    else xt_json_integer(j, &node->integer);
-  } else {
-    xt_json_fail(j, "a value is missing");
-  }
-  return j->wrong ? NULL : node;
-}
+/* ---- The end ---- */
 
-typedef struct {
-  xt_node *node;
-  xt_table keys;
-} level;
-
-static bool add(xt_json *j, xt_node *list, xt_node *item) {
-  if (xt_node_append(j->arena, list, item)) return true;
-  j->no_memory = true;
-  return xt_json_fail(j, "there is no memory for it");
-}
-
-static bool add_key(xt_json *j, level *in) {
-  xt_json_string text;
-  bool is_new = true;
-  if (!xt_json_key(j, &text)) return false;
-  xt_node *key = xt_node_new(j->arena, XT_NODE_TEXT);
-  if (!key || !xt_table_put(&in->keys, text.data, text.size, &is_new)) {
-    j->no_memory = true;
-    return xt_json_fail(j, "there is no memory for it");
-  }
-  if (!is_new) return xt_json_fail(j, "an object has one key twice");
-  key->text.data = text.data, key->text.size = text.size;
-  return add(j, in->node, key);
-}
-
-/* Reads a scalar, or enters an object or array; adds it to the level it is in. */
-static xt_node *value(xt_json *j, level *levels, int *depth) {
-  char kind = xt_json_peek(j);
-  bool container = kind == '{' || kind == '[';
-  if (container && !(kind == '{' ? xt_json_object(j) : xt_json_array(j))) return NULL;
-  xt_node *node = container ? xt_node_new(j->arena, kind == '{' ? XT_NODE_DICT : XT_NODE_LIST) : scalar(j);
-  if (container && !node) j->no_memory = true, xt_json_fail(j, "there is no memory for it");
-  if (!node || (*depth && !add(j, levels[*depth].node, node))) return NULL;
-  if (container) levels[++*depth] = (level){node, {0}};
-  return node;
-}
-
-xt_status xt_json_read(const uint8_t *data, size_t size, xt_arena *arena, xt_node **root, xt_error *error) {
-  xt_json j;
-  level levels[XT_JSON_DEPTH + 1];
-  int depth = 0;
-  xt_json_begin(&j, data, size, arena);
-  *root = value(&j, levels, &depth);
-  while (depth && !j.wrong) {
-    bool more = levels[depth].node->kind == XT_NODE_DICT ? add_key(&j, &levels[depth]) : xt_json_item(&j);
-    if (more) value(&j, levels, &depth);
-    else if (!j.wrong) xt_table_free(&levels[depth--].keys);
-  }
-  while (depth) xt_table_free(&levels[depth--].keys);
-  return xt_json_end(&j, error);
+xt_status xt_json_end(xt_json *j, xt_error *error) {
+  xt_json_peek(j); /* skips white space; its result does not tell a NUL byte from the end */
+  if (!j->wrong && j->at < j->size) j->wrong = "more text follows the value";
+  if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "not enough memory for the JSON text");
+  if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
+  return XT_STATUS_ok;
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static size_t min_of(size_t a, size_t b) { return a < b ? a : b; }
 
 size_t xt_suggest_distance(const char *a, const char *b) {
   size_t na = strnlen(a, XT_SUGGEST_MAX), nb = strnlen(b, XT_SUGGEST_MAX);
@@ -15,8 +15,8 @@ size_t xt_suggest_distance(const char *a, const char *b) {
     two_up = up, up = row, row = spare;
     row[0] = i;
     for (size_t j = 1; j <= nb; j++) {
-      row[j] = least(least(up[j], row[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = least(row[j], two_up[j - 2] + 1);
+      row[j] = min_of(min_of(up[j], row[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = min_of(row[j], two_up[j - 2] + 1);
     }
   }
   return row[nb];

@@ -1,4 +1,4 @@
-/* "Did you mean …?": the distance between a name that was asked for and one that exists. */
+/* Edit distance between names, for "did you mean …?" suggestions. */
 #ifndef XT_BASE_SUGGEST_H
 #define XT_BASE_SUGGEST_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-enum { XT_SUGGEST_MAX = 63 }; /* longer names are compared by their first so many bytes */
+enum { XT_SUGGEST_MAX = 63 }; /* only this many bytes of a name are compared */
 
-/* Edits (insert, delete, replace, swap of neighbours) between the two. */
+/* Returns the number of edits (insertion, deletion, replacement, swap of neighbors) that turn a into b. */
 size_t xt_suggest_distance(const char *a, const char *b);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-/* Two secrets of this process go into every round, so that a file cannot aim for collisions. */
+/* Random per process, so that a file cannot be made to cause collisions. */
 static uint64_t secrets[2];
 
 static void choose_secrets(void) {
@@ -15,7 +15,7 @@ static void choose_secrets(void) {
   if (getrandom(secrets, sizeof secrets, GRND_NONBLOCK) != sizeof secrets) memcpy(secrets, fallback, sizeof secrets);
 }
 
-/* The 128 bits of a product, folded. */
+/* Returns the high half of the 128-bit product xor its low half. */
 static uint64_t mix(uint64_t a, uint64_t b) {
   __extension__ unsigned __int128 product = (unsigned __int128)a * b;
   return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -37,6 +37,7 @@ static uint32_t hash_of(const void *key, size_t size) {
   return (uint32_t)(hash >> 32);
 }
 
+/* Returns the slot of the key, or the free slot where it belongs. */
 static xt_table_slot *find(const xt_table *table, const void *key, size_t size, uint32_t hash) {
   size_t mask = table->room - 1;
   for (size_t at = hash & mask;; at = (at + 1) & mask) {

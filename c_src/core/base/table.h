@@ -1,5 +1,6 @@
-/* A hash table from byte strings (not copied) to numbers. Keys lie in a dense array in the order they came; the slots
- * that are jumped through are small, so that even large tables stay in the processor's caches. */
+/* A hash table from byte strings to numbers. The keys are not copied. Items are stored in a dense array in insertion
+ * order; the slots that a lookup probes are small, so that even large tables stay in the CPU caches. A zeroed table is
+ * empty and ready for use. */
 #ifndef XT_BASE_TABLE_H
 #define XT_BASE_TABLE_H
 
@@ -15,23 +16,24 @@ typedef struct {
 
 typedef struct {
   uint32_t hash;
-  uint32_t item; /* 1 + its index, 0: free */
+  uint32_t item; /* 1 + index of the item; 0 if the slot is free */
 } xt_table_slot;
 
 typedef struct {
   xt_table_item *items;
   xt_table_slot *slots;
-  size_t count, items_room, room; /* a zeroed table is empty and usable */
+  size_t count, items_room; /* of items */
+  size_t room;              /* of slots, a power of two */
 } xt_table;
 
-/* Room for so many keys without growing; false when there is no memory. */
+/* Makes space for count keys. Returns false if there is not enough memory. */
 bool xt_table_reserve(xt_table *table, size_t count);
 
-/* The place of the key's value, good until the next put; *is_new tells whether the key was put there now. NULL when
- * there is no memory. */
+/* Adds the key with the value 0 if it is not in the table yet, and tells in *is_new whether it did. Returns the address
+ * of the key's value, which is valid until the next put, or NULL if there is not enough memory. */
 size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new);
 
-/* The place of the key's value, or NULL. */
+/* Returns the address of the key's value, or NULL if the key is not in the table. */
 size_t *xt_table_get(const xt_table *table, const void *key, size_t size);
 
 void xt_table_free(xt_table *table);

@@ -6,7 +6,8 @@
 
 typedef enum { XT_UTF8_VALID, XT_UTF8_SURROGATES, XT_UTF8_INVALID } xt_utf8;
 
-/* Valid UTF-8; or valid but for lone surrogates, which Python writes as if they were characters; or neither. */
+/* Checks whether text is valid UTF-8. XT_UTF8_SURROGATES: it would be valid but for encoded lone surrogates, which
+ * Python's pickle writes as if they were characters. */
 xt_utf8 xt_utf8_check(const uint8_t *text, size_t size);
 
 #endif

@@ -8,12 +8,12 @@
 #include "core/memory/memory.h"
 
 enum {
-  SLAB = 2 << 20,  /* neighbours up to this are read together; one surviving tensor pins no more than that */
-  PIECE = 4 << 20, /* of a large storage between two looks at the budget */
-  CACHED = 256 << 10,
-  AHEAD = 64 << 20,  /* of memory that is touched before it is read into */
-  HELPED = 32 << 20, /* less than this is not worth a thread */
-  ENOUGH_CORES = 2   /* for the reader and for the thread that touches */
+  SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
+  PIECE = 4 << 20,         /* bytes of a large storage between two checks of the budget */
+  CRC_PIECE = 256 << 10,   /* fits into the CPU cache */
+  AHEAD = 64 << 20,        /* memory that is prefaulted before it is read into */
+  MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
+  MIN_CPUS = 2             /* for the reader and the background thread */
 };
 
 static xt_record *record_of(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
@@ -21,10 +21,10 @@ static xt_record *record_of(const xt_batch_load *l, size_t i) { return l->reader
 typedef struct {
   uint64_t at;
   uint32_t storage;
-} placed;
+} placement;
 
-static int by_place(const void *a, const void *b) {
-  const placed *x = a, *y = b;
+static int compare_placements(const void *a, const void *b) {
+  const placement *x = a, *y = b;
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
@@ -36,36 +36,36 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   l->storages = storages;
   l->regions = calloc(storages + 1, sizeof *l->regions);
   l->order = calloc(storages + 1, sizeof *l->order);
-  placed *places = calloc(storages + 1, sizeof *places);
-  if (!l->regions || !l->order || !places) {
-    free(places);
-    return xt_error_set(error, XT_STATUS_no_memory, "no memory to plan the load");
+  placement *placements = calloc(storages + 1, sizeof *placements);
+  if (!l->regions || !l->order || !placements) {
+    free(placements);
+    return xt_error_set(error, XT_STATUS_no_memory, "no memory to load the checkpoint");
   }
   for (uint32_t i = 0; i < storages; i++)
     if (wanted[i] && c->records[i]) {
-      places[l->count++] = (placed){c->records[i]->header, i};
+      placements[l->count++] = (placement){c->records[i]->header, i};
       l->total += c->records[i]->size;
     }
-  qsort(places, l->count, sizeof *places, by_place);
-  for (size_t i = 0; i < l->count; i++) l->order[i] = places[i].storage;
-  free(places);
-  l->helped = !reader->memory && l->total >= HELPED && sysconf(_SC_NPROCESSORS_ONLN) >= ENOUGH_CORES;
+  qsort(placements, l->count, sizeof *placements, compare_placements);
+  for (size_t i = 0; i < l->count; i++) l->order[i] = placements[i].storage;
+  free(placements);
+  l->prefaults = !reader->memory && l->total >= MIN_PREFAULT && sysconf(_SC_NPROCESSORS_ONLN) >= MIN_CPUS;
   return XT_STATUS_ok;
 }
 
 /* ---- Finishing a storage ---- */
 
-static void drop_slab(xt_region *self) { xt_region_drop(self->owner); }
+static void drop_owner(xt_region *self) { xt_region_drop(self->owner); }
 
-static void finish(xt_batch_load *l, uint32_t storage, xt_region *region) {
-  if (xt_checkpoint_swaps(l->reader.checkpoint, storage))
+static void finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region) {
+  if (xt_checkpoint_needs_swap(l->reader.checkpoint, storage))
     xt_record_reader_swap(region->data, region->size, l->reader.checkpoint->rebuild.storages[storage].element);
   l->regions[storage] = region;
 }
 
 /* ---- Slabs ---- */
 
-/* How many records from `first` on lie side by side and fit a slab together. */
+/* Returns the number of adjacent records from `first` on that fit into one slab. */
 static size_t slab_length(const xt_batch_load *l, size_t first) {
   size_t n = 0;
   uint64_t start = record_of(l, first)->header;
@@ -78,8 +78,8 @@ static size_t slab_length(const xt_batch_load *l, size_t first) {
   return n;
 }
 
-static xt_status take_from_slab(xt_batch_load *l, uint32_t storage, xt_region *slab, uint64_t slab_at,
-                                xt_error *error) {
+static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region *slab, uint64_t slab_at,
+                                  xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
   uint64_t data = atomic_load(&record->data_offset);
   xt_status status = XT_STATUS_ok;
@@ -89,15 +89,15 @@ static xt_status take_from_slab(xt_batch_load *l, uint32_t storage, xt_region *s
   if (l->reader.verify) status = xt_checkpoint_verify(record, libdeflate_crc32(0, bytes, record->size), error);
   if (status != XT_STATUS_ok) return status;
   xt_region *region;
-  if (xt_record_reader_aligned(bytes, XT_float64)) { /* wide enough for all */
-    region = xt_region_foreign(bytes, record->size, slab, drop_slab);
+  if (xt_record_reader_aligned(bytes, XT_float64)) { /* sufficient for every dtype */
+    region = xt_region_foreign(bytes, record->size, slab, drop_owner);
     if (region) xt_region_keep(slab);
   } else {
     region = xt_region_new(record->size ? record->size : 1, 0);
     if (region) memcpy(region->data, bytes, record->size);
   }
   if (!region) return xt_region_refused(error);
-  finish(l, storage, region);
+  finish_storage(l, storage, region);
   return status;
 }
 
@@ -108,7 +108,7 @@ static xt_status read_slab(xt_batch_load *l, size_t first, size_t n, xt_error *e
   if (!slab) return xt_region_refused(error);
   xt_status status = xt_record_reader_fetch(&l->reader, start, slab->data, size, error);
   for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++) {
-    status = take_from_slab(l, l->order[i], slab, start, error);
+    status = finish_from_slab(l, l->order[i], slab, start, error);
     bytes += record_of(l, i)->size;
   }
   xt_region_drop(slab);
@@ -118,12 +118,12 @@ static xt_status read_slab(xt_batch_load *l, size_t first, size_t n, xt_error *e
 
 /* ---- Large storages ---- */
 
-/* Stored, and too large for a slab. */
+/* Returns true if the record is not compressed and too large for a slab. */
 static bool is_large(xt_record *record) {
   return record->method == XT_RECORD_STORED && record->end - record->header > SLAB;
 }
 
-static xt_status take_memory(xt_batch_load *l, uint32_t storage, xt_error *error) {
+static xt_status allocate(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
   uint64_t data;
   xt_status status = xt_record_reader_data_offset(&l->reader, record, &data, error);
@@ -132,13 +132,13 @@ static xt_status take_memory(xt_batch_load *l, uint32_t storage, xt_error *error
   return l->regions[storage] ? XT_STATUS_ok : xt_region_refused(error);
 }
 
-/* Takes memory for the large storages to come and has it touched. */
-static xt_status prepare(xt_batch_load *l, xt_error *error) {
+/* Allocates memory for the next large storages and submits it for prefaulting. */
+static xt_status allocate_ahead(xt_batch_load *l, xt_error *error) {
   if (l->prepared < l->next) l->prepared = l->next;
-  for (; l->helped && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
+  for (; l->prefaults && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
     if (!is_large(record_of(l, l->prepared))) continue;
     uint32_t storage = l->order[l->prepared];
-    xt_status status = take_memory(l, storage, error);
+    xt_status status = allocate(l, storage, error);
     if (status != XT_STATUS_ok) return status;
     xt_prefault(l->regions[storage], 0, l->regions[storage]->size);
     l->ahead += l->regions[storage]->size;
@@ -149,14 +149,14 @@ static xt_status prepare(xt_batch_load *l, xt_error *error) {
 static xt_status begin_large(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   if (l->regions[storage]) l->ahead -= l->regions[storage]->size;
-  else status = take_memory(l, storage, error);
+  else status = allocate(l, storage, error);
   l->region = l->regions[storage];
   l->at = 0;
   l->crc = 0;
-  return status == XT_STATUS_ok ? prepare(l, error) : status;
+  return status == XT_STATUS_ok ? allocate_ahead(l, error) : status;
 }
 
-/* The storage in hand is the one before `next`. */
+/* Reads the next piece of the current large storage, which is the one before `next`. */
 static xt_status read_piece(xt_batch_load *l, xt_error *error) {
   xt_record *record = record_of(l, l->next - 1);
   uint64_t data;
@@ -165,15 +165,15 @@ static xt_status read_piece(xt_batch_load *l, xt_error *error) {
   size_t size = record->size - l->at < PIECE ? record->size - l->at : PIECE;
   uint8_t *to = l->region->data + l->at;
   status = xt_record_reader_fetch(&l->reader, data + l->at, to, size, error);
-  for (size_t at = 0; l->reader.verify && status == XT_STATUS_ok && at < size; at += CACHED)
-    l->crc = libdeflate_crc32(l->crc, to + at, size - at < CACHED ? size - at : CACHED);
+  for (size_t at = 0; l->reader.verify && status == XT_STATUS_ok && at < size; at += CRC_PIECE)
+    l->crc = libdeflate_crc32(l->crc, to + at, size - at < CRC_PIECE ? size - at : CRC_PIECE);
   l->at += size;
   l->done += size;
   if (status != XT_STATUS_ok || l->at < record->size) return status;
   if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
   if (status != XT_STATUS_ok) return status;
-  if (l->helped) xt_prefault_cancel(l->region);
-  finish(l, l->order[l->next - 1], l->region);
+  if (l->prefaults) xt_prefault_cancel(l->region);
+  finish_storage(l, l->order[l->next - 1], l->region);
   l->region = NULL;
   return status;
 }
@@ -182,36 +182,38 @@ static xt_status read_deflated(xt_batch_load *l, uint32_t storage, xt_error *err
   xt_record *record = l->reader.checkpoint->records[storage];
   xt_region *region;
   xt_status status = xt_record_reader_whole(&l->reader, record, &region, error);
-  if (status == XT_STATUS_ok) finish(l, storage, region);
+  if (status == XT_STATUS_ok) finish_storage(l, storage, region);
   l->done += record->size;
   return status;
 }
 
-/* A storage of a file that is in memory: shared, when nothing has to be done to its bytes. */
-static xt_status share(xt_batch_load *l, uint32_t storage, xt_error *error) {
+/* Reads a storage of a file that is in memory. Shares that memory if its bytes can be used as they are. */
+static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *error) {
   const xt_record_reader *reader = &l->reader;
   xt_record *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
   xt_status status = xt_record_reader_data_offset(reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
-  bool inside = data >= XT_INLINE;
-  if (!inside && (data > memory->size || record->packed > memory->size - data))
-    return xt_error_at(error, XT_STATUS_truncated, (int64_t)data, "the data ends too early");
-  bool as_it_is = !inside && record->method == XT_RECORD_STORED && !xt_checkpoint_swaps(reader->checkpoint, storage) &&
-                  xt_record_reader_aligned(memory->data + data, XT_float64);
-  if (as_it_is && reader->verify)
+  bool is_inline = data >= XT_INLINE;
+  if (!is_inline && (data > memory->size || record->packed > memory->size - data))
+    return xt_error_at(error, XT_STATUS_truncated, (int64_t)data,
+                       "the file is truncated: it ends before the end of a storage");
+  bool can_share = !is_inline && record->method == XT_RECORD_STORED &&
+                   !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
+                   xt_record_reader_aligned(memory->data + data, XT_float64);
+  if (can_share && reader->verify)
     status = xt_checkpoint_verify(record, libdeflate_crc32(0, memory->data + data, record->size), error);
   if (status != XT_STATUS_ok) return status;
-  if (as_it_is) {
-    region = xt_region_foreign(memory->data + data, record->size, memory, drop_slab);
+  if (can_share) {
+    region = xt_region_foreign(memory->data + data, record->size, memory, drop_owner);
     if (!region) return xt_region_refused(error);
     xt_region_keep(memory);
   } else {
     status = xt_record_reader_whole(reader, record, &region, error);
     if (status != XT_STATUS_ok) return status;
   }
-  finish(l, storage, region);
+  finish_storage(l, storage, region);
   l->done += record->size;
   return status;
 }
@@ -224,7 +226,7 @@ static xt_status read_next(xt_batch_load *l, xt_error *error) {
   uint32_t storage = l->order[first];
   size_t n = l->reader.memory ? 0 : slab_length(l, first);
   l->next += n ? n : 1;
-  if (l->reader.memory) return share(l, storage, error);
+  if (l->reader.memory) return read_from_memory(l, storage, error);
   if (n) return read_slab(l, first, n, error);
   return is_large(record_of(l, first)) ? begin_large(l, storage, error) : read_deflated(l, storage, error);
 }
@@ -233,7 +235,7 @@ xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, 
   uint64_t stop_at = l->done + budget;
   xt_status status = XT_STATUS_ok;
   *finished = false;
-  if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load failed before; begin again");
+  if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load has already failed; start a new one");
   while (status == XT_STATUS_ok && l->done < stop_at && (l->region || l->next < l->count)) status = read_next(l, error);
   l->failed = status != XT_STATUS_ok;
   *finished = !l->failed && l->next == l->count && !l->region;
@@ -242,7 +244,7 @@ xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, 
 
 void xt_batch_load_free(xt_batch_load *l) {
   for (size_t i = 0; l->regions && i < l->storages; i++) {
-    if (l->helped && l->regions[i]) xt_prefault_cancel(l->regions[i]);
+    if (l->prefaults && l->regions[i]) xt_prefault_cancel(l->regions[i]);
     xt_region_drop(l->regions[i]);
   }
   free(l->regions);

@@ -1,9 +1,8 @@
-/* Loading many storages: each is read once, in file order, small neighbours together; in steps, so that the caller can
- * report progress and be stopped between them.
+/* Batch load: reads many storages, each once and in file order, and small neighbors together. The work is done in
+ * steps, so that the caller can report progress and stop between them.
  *
- * The caller's thread reads. Where there is a core to spare, the memory of the next large storages is taken a little
- * earlier and touched by another thread.
- */
+ * The calling thread reads. If there is a second CPU, the memory of the next large storages is allocated ahead and
+ * prefaulted by the background thread. */
 #ifndef XT_CHECKPOINT_BATCH_LOAD_H
 #define XT_CHECKPOINT_BATCH_LOAD_H
 
@@ -12,27 +11,27 @@
 
 typedef struct {
   xt_record_reader reader;
-  xt_region **regions; /* of each storage; filled when the loader is done */
-  size_t storages;     /* how many: the checkpoint may be gone when the loader is freed */
-  uint32_t *order;     /* storages to read, by their place in the file */
-  size_t count;
+  xt_region **regions;  /* one per storage, complete when the load is finished */
+  size_t storages;      /* their number; the checkpoint may be freed before the load */
+  uint32_t *order;      /* the storages to read, in file order */
+  size_t count;         /* their number */
   uint64_t total, done; /* bytes */
-  size_t next;          /* in order: what is to be read now */
-  size_t prepared;      /* in order: from here on large storages have no memory yet */
-  uint64_t ahead;       /* bytes that are prepared and not yet begun */
-  bool helped;          /* by another thread, which touches memory ahead */
+  size_t next;          /* index into `order` of the next storage to read */
+  size_t prepared;      /* index into `order` of the first large storage whose memory may not be allocated yet */
+  uint64_t ahead;       /* bytes that are allocated ahead and not read yet */
+  bool prefaults;       /* the background thread prefaults memory */
   bool failed;
 
-  /* the large storage that is in hand between two steps */
+  /* the large storage that is partly read between two steps, or a NULL region */
   xt_region *region;
-  uint64_t at;
+  uint64_t at; /* bytes read */
   uint32_t crc;
 } xt_batch_load;
 
-/* `wanted` has a flag for each storage. */
+/* `wanted` has one flag per storage. */
 xt_status xt_batch_load_begin(xt_batch_load *load, const xt_record_reader *reader, const bool *wanted, xt_error *error);
 
-/* Reads about so many bytes more; *finished when there is nothing left. */
+/* Reads about `budget` bytes and sets *finished after the last storage. */
 xt_status xt_batch_load_step(xt_batch_load *load, uint64_t budget, bool *finished, xt_error *error);
 
 void xt_batch_load_free(xt_batch_load *load);

@@ -1,4 +1,5 @@
 #include "core/checkpoint/checkpoint.h"
+#include "core/base/printable.h"
 
 #include <inttypes.h>
 #include <libdeflate.h>
@@ -9,11 +10,11 @@
 #include "core/formats/format.h"
 #include "core/formats/zip.h"
 
-/* Deflate cannot expand further than this. */
+/* The maximum compression ratio of deflate. */
 enum { MAX_RATIO = 1032 };
 
-/* So often in a row a format may ask for no bytes. */
-enum { MAX_NOTHING = 8 };
+/* How often in a row a format may request no bytes. */
+enum { MAX_EMPTY_STEPS = 8 };
 
 void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, const xt_limits *limits, bool strict,
                          bool verify, xt_error *error) {
@@ -26,7 +27,7 @@ void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, co
       (xt_rebuild){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
 }
 
-const char *xt_checkpoint_format(const xt_checkpoint *c) { return c->script ? "torchscript" : c->format->name; }
+const char *xt_checkpoint_format(const xt_checkpoint *c) { return c->is_torchscript ? "torchscript" : c->format->name; }
 
 /* ---- Records ---- */
 
@@ -41,7 +42,7 @@ xt_record *xt_checkpoint_find(const xt_checkpoint *c, const char *name, size_t s
 }
 
 xt_need xt_checkpoint_header_need(const xt_record *record) {
-  return (xt_need){record->header, XT_ZIP_LOCAL + record->name_size, NULL};
+  return (xt_need){record->header, XT_ZIP_LOCAL_SIZE + record->name_size, NULL};
 }
 
 xt_status xt_checkpoint_check_header(xt_record *record, const uint8_t *local, uint64_t *data, xt_error *error) {
@@ -50,7 +51,7 @@ xt_status xt_checkpoint_check_header(xt_record *record, const uint8_t *local, ui
   return status;
 }
 
-bool xt_checkpoint_swaps(const xt_checkpoint *c, uint32_t storage) {
+bool xt_checkpoint_needs_swap(const xt_checkpoint *c, uint32_t storage) {
   const xt_storage *s = &c->rebuild.storages[storage];
   bool big = s->data ? s->big_endian : c->big_endian;
   return big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
@@ -59,33 +60,36 @@ bool xt_checkpoint_swaps(const xt_checkpoint *c, uint32_t storage) {
 xt_status xt_checkpoint_verify(const xt_record *record, uint32_t crc, xt_error *error) {
   if (!record->has_crc || crc == record->crc) return XT_STATUS_ok;
   return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                     "the bytes of %.*s do not match their checksum (%08x, the zip says %08x): the file was damaged",
-                     (int)(record->name_size < 200 ? record->name_size : 200), record->name, crc, record->crc);
+                     "the record %s is damaged: its checksum is %08x, expected %08x; download the file again",
+                     xt_printable_text(record->name, record->name_size).text, crc, record->crc);
 }
 
 xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error) {
   struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
   if (!inflater) return xt_open_no_memory(error);
-  size_t got = 0;
+  size_t actual = 0;
   enum libdeflate_result result =
-      libdeflate_deflate_decompress(inflater, packed, record->packed, to, record->size, &got);
+      libdeflate_deflate_decompress(inflater, packed, record->packed, to, record->size, &actual);
   libdeflate_free_decompressor(inflater);
-  if (result != LIBDEFLATE_SUCCESS || got != record->size)
-    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "the compressed data of %.*s is broken",
-                       (int)(record->name_size < 200 ? record->name_size : 200), record->name);
+  if (result != LIBDEFLATE_SUCCESS || actual != record->size)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "the compressed data of the record %s is invalid; download the file again",
+                       xt_printable_text(record->name, record->name_size).text);
   return xt_checkpoint_verify(record, libdeflate_crc32(0, to, record->size), error);
 }
 
 xt_status xt_checkpoint_check_method(const xt_record *record, xt_error *error) {
   if (record->method != XT_RECORD_STORED && record->method != XT_RECORD_DEFLATED)
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)record->header,
-                       "a record is compressed by zip's method %u: pack it again with deflate", record->method);
-  bool inflated = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
-  if (record->method == XT_RECORD_DEFLATED && inflated)
-    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "a record is larger packed than unpacked");
+                       "a record uses the unsupported compression method %u; create the zip file again with deflate",
+                       record->method);
+  bool too_large = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
+  if (record->method == XT_RECORD_DEFLATED && too_large)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "invalid zip file: a record is larger compressed than uncompressed");
   if (record->method == XT_RECORD_DEFLATED && record->size / MAX_RATIO > record->packed)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                       "a record claims to expand further than deflate can");
+                       "invalid zip file: a record has an impossible compression ratio");
   return XT_STATUS_ok;
 }
 
@@ -93,45 +97,45 @@ xt_status xt_checkpoint_check_method(const xt_record *record, xt_error *error) {
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   if (c->format) return c->format->step(c, need, error);
-  uint64_t left = c->file_size > c->base ? c->file_size - c->base : 0;
+  uint64_t rest = c->file_size > c->base ? c->file_size - c->base : 0;
   if (!c->head) {
-    c->head_size = left < XT_DETECT_SIZE ? left : XT_DETECT_SIZE;
-    if (c->base && !left)
+    c->head_size = rest < XT_DETECT_SIZE ? rest : XT_DETECT_SIZE;
+    if (c->base && !rest)
       return xt_error_set(error, XT_STATUS_bad_argument,
                           "offset %" PRIu64 " is at or past the end of the file, which has %" PRIu64 " bytes", c->base,
                           c->file_size);
     if (!c->head_size) return xt_detect(NULL, 0, &c->format, error);
-    return xt_open_ask(c, &c->head, c->base, c->head_size, need, error);
+    return xt_open_request(c, &c->head, c->base, c->head_size, need, error);
   }
   xt_status status = xt_detect(c->head, c->head_size, &c->format, error);
   if (status != XT_STATUS_ok) return status;
-  if (c->base && !c->format->anywhere)
+  if (c->base && !c->format->at_any_offset)
     return xt_error_set(error, XT_STATUS_unsupported,
-                        "what begins at offset %" PRIu64 " is of the format %s, which begins at 0", c->base,
-                        c->format->name);
+                        "found the format %s at offset %" PRIu64 ", but it is only supported at offset 0",
+                        c->format->name, c->base);
   return c->format->step(c, need, error);
 }
 
-/* What is in memory already is not asked for. */
+/* Fills the needs of a decompressed gzip file itself. */
 xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  if (c->file_size >= XT_INLINE) /* from there on an offset would be taken for an address */
-    return xt_error_set(error, XT_STATUS_limit, "a file of %" PRIu64 " bytes", c->file_size);
-  for (int nothing = 0; nothing < MAX_NOTHING;) {
+  if (c->file_size >= XT_INLINE) /* such offsets denote addresses */
+    return xt_error_set(error, XT_STATUS_limit, "the file is too large: %" PRIu64 " bytes", c->file_size);
+  for (int empty_steps = 0; empty_steps < MAX_EMPTY_STEPS;) {
     *need = (xt_need){0, 0, NULL};
     xt_status status = step(c, need, error);
     if (status != XT_STATUS_ok || (!need->size && c->root)) return status;
-    if (!need->size) nothing++; /* no bytes were wanted, and there they are: go on */
+    if (!need->size) empty_steps++; /* a need of 0 bytes is filled at once */
     else if (!c->unpacked) return status;
     else memcpy(need->to, c->memory->data + need->offset, need->size);
   }
-  return xt_error_set(error, XT_STATUS_corrupt, "the file describes nothing");
+  return xt_error_set(error, XT_STATUS_corrupt, "the file does not contain an object");
 }
 
 void xt_checkpoint_free(xt_checkpoint *c) {
   for (size_t i = 0; i < c->buffer_count; i++) free(c->buffers[i]);
   free(c->buffers);
   free(c->records);
-  free(c->inlined);
+  free(c->inline_records);
   xt_region_drop(c->memory);
   xt_index_free(&c->index);
   xt_rebuild_free(&c->rebuild);

@@ -45,27 +45,27 @@ xt_child xt_child_at(const xt_node *node, size_t i) {
 
 typedef struct {
   char *text;
-  size_t size, room;
+  size_t size, capacity;
   bool failed;
-} writer;
+} text_buffer;
 
-static void put(writer *out, const char *text, size_t size) {
+static void put(text_buffer *out, const char *text, size_t size) {
   if (!size) return;
-  if (out->size + size > out->room) {
-    size_t room = 2 * (out->size + size) + 64;
-    char *grown = realloc(out->text, room);
+  if (out->size + size > out->capacity) {
+    size_t capacity = 2 * (out->size + size) + 64;
+    char *grown = realloc(out->text, capacity);
     if (!grown) {
       out->failed = true;
       return;
     }
     out->text = grown;
-    out->room = room;
+    out->capacity = capacity;
   }
   memcpy(out->text + out->size, text, size);
   out->size += size;
 }
 
-static void put_key(writer *out, const xt_node *key, int depth) {
+static void put_key(text_buffer *out, const xt_node *key, int depth) {
   char number[64];
   switch (key->kind) {
   case XT_NODE_TEXT:
@@ -101,11 +101,11 @@ static void put_key(writer *out, const xt_node *key, int depth) {
 
 typedef struct {
   xt_node *node;
-  size_t next;         /* child */
+  size_t next;         /* index of the next child */
   const xt_path *path; /* of this node */
-  size_t name_size;    /* of this node's name, in the writer */
+  size_t name_size;    /* length of this node's name, a prefix of walker.name */
   bool in_key;
-  bool is_state; /* the attributes of an object */
+  bool is_state; /* the node is the dict of an object's attributes */
 } frame;
 
 typedef struct {
@@ -116,11 +116,11 @@ typedef struct {
   frame *stack;
   size_t depth;
   uint64_t nodes;
-  int key_nodes; /* of the key at hand: it is made again for every tensor below it */
-  writer name;
+  int key_nodes; /* nodes of the current dict key; limited, because each tensor below the key repeats it */
+  text_buffer name;
 } walker;
 
-enum { ON_STACK = 1, MAX_KEY_NODES = 1000, TEXT_WEIGHT = 16, MAX_TUPLE = (1 << 24) - 1 };
+enum { ON_STACK = 1, MAX_KEY_NODES = 1000, TEXT_COST = 16, MAX_TUPLE = (1 << 24) - 1 };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "no memory for the index of tensors");
@@ -136,22 +136,22 @@ bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count) {
   }
   index->entries = entries;
   index->same = same;
-  index->room = count;
+  index->capacity = count;
   return true;
 }
 
-/* A tensor whose key in the outermost dict is its whole name: nothing has to be put together. */
-static bool names_itself(const xt_path *path, const xt_node *node) {
+/* Returns true for a tensor in the outermost dict with a text key: the key is the whole name and needs no copy. */
+static bool is_top_level(const xt_path *path, const xt_node *node) {
   return node->kind == XT_NODE_TENSOR && path && !path->parent && path->key && path->key->kind == XT_NODE_TEXT;
 }
 
 static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) {
   xt_index *index = w->index;
-  if (index->count == index->room && !xt_index_reserve(index, w->arena, index->room ? 2 * index->room : 64))
+  if (index->count == index->capacity && !xt_index_reserve(index, w->arena, index->capacity ? 2 * index->capacity : 64))
     return no_memory(w);
-  bool is_key = names_itself(path, node), is_new;
-  size_t size = is_key ? path->key->text.size : w->name.size;
-  const char *name = is_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, size);
+  bool is_named_by_key = is_top_level(path, node), is_new;
+  size_t size = is_named_by_key ? path->key->text.size : w->name.size;
+  const char *name = is_named_by_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, size);
   if (!name || w->name.failed) return no_memory(w);
   size_t *latest = xt_table_put(&index->names, name, size, &is_new);
   if (!latest) return no_memory(w);
@@ -162,50 +162,54 @@ static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) 
   return XT_STATUS_ok;
 }
 
-/* Long texts, and for a tensor its name and path, count as several parts: they are made anew wherever they are seen. */
-static uint64_t weight(const walker *w, const xt_node *node) {
+/* Long texts count as several nodes, and so do the name and path of a tensor: they are created again at each visit. */
+static uint64_t cost(const walker *w, const xt_node *node) {
   switch (node->kind) {
   case XT_NODE_BIG:
   case XT_NODE_TEXT:
   case XT_NODE_RAW_TEXT:
   case XT_NODE_BYTES:
-  case XT_NODE_BYTEARRAY: return node->text.size / TEXT_WEIGHT;
-  case XT_NODE_GLOBAL: return (node->global.module_size + node->global.name_size) / TEXT_WEIGHT;
-  case XT_NODE_DEVICE: return node->device.type_size / TEXT_WEIGHT;
-  case XT_NODE_TENSOR: return w->name.size / TEXT_WEIGHT + w->depth / 8; /* a key that names it was counted itself */
+  case XT_NODE_BYTEARRAY: return node->text.size / TEXT_COST;
+  case XT_NODE_GLOBAL: return (node->global.module_size + node->global.name_size) / TEXT_COST;
+  case XT_NODE_DEVICE: return node->device.type_size / TEXT_COST;
+  case XT_NODE_TENSOR:
+    return w->name.size / TEXT_COST + w->depth / 8; /* a name that is only a key was counted as such */
   default: return 0;
   }
 }
 
 static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_key, bool is_state) {
-  w->nodes += 1 + weight(w, node);
+  w->nodes += 1 + cost(w, node);
   if (w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object has more than %" PRIu64
-                        " parts once shared ones are counted each time; the limit is nodes",
+                        " nodes, counting shared ones each time; the limit nodes can be raised with the option :limits",
                         w->limits->max_nodes);
   w->key_nodes = in_key ? w->key_nodes + 1 : 0;
   if (w->key_nodes > MAX_KEY_NODES)
-    return xt_error_set(w->error, XT_STATUS_limit, "a dict has a key of more than %d parts", MAX_KEY_NODES);
+    return xt_error_set(w->error, XT_STATUS_limit, "a dict key has more than %d nodes", MAX_KEY_NODES);
   if (node->kind == XT_NODE_TENSOR) {
-    if (in_key) return xt_error_set(w->error, XT_STATUS_unsupported, "a dict has a tensor as its key");
+    if (in_key) return xt_error_set(w->error, XT_STATUS_unsupported, "tensors as dict keys are not supported");
     return add_entry(w, node, path);
   }
   if (!xt_child_count(node)) return XT_STATUS_ok;
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
-    return xt_error_set(w->error, XT_STATUS_limit, "a tuple of %zu items; Erlang has room for %d", node->list.count,
-                        MAX_TUPLE);
+    return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",
+                        node->list.count, MAX_TUPLE);
   if (node->walk == ON_STACK) return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself");
   if (w->depth == w->limits->max_depth)
-    return xt_error_set(w->error, XT_STATUS_limit, "the object is nested deeper than %u levels; the limit is depth",
-                        w->limits->max_depth);
+    return xt_error_set(
+        w->error, XT_STATUS_limit,
+        "the object is nested deeper than %u levels; the limit depth can be raised with the option :limits",
+        w->limits->max_depth);
   node->walk = ON_STACK;
   w->stack[w->depth++] = (frame){node, 0, path, w->name.size, in_key, is_state};
   return XT_STATUS_ok;
 }
 
-/* Where an nn.Module keeps its parts: their names are known without these, as in a state dict. */
-static bool is_drawer(const frame *at, const xt_child *child) {
+/* Returns true for the dicts in which an nn.Module keeps its parameters, buffers and submodules. They are not part of
+ * the names, as in a state dict. */
+static bool is_module_dict(const frame *at, const xt_child *child) {
   return at->is_state && child->key && child->node->kind == XT_NODE_DICT &&
          (xt_node_is_text(child->key, "_parameters", 11) || xt_node_is_text(child->key, "_buffers", 8) ||
           xt_node_is_text(child->key, "_modules", 8));
@@ -221,16 +225,16 @@ static xt_status visit(walker *w) {
   }
   xt_child child = xt_child_at(at->node, at->next++);
   bool in_key = at->in_key || child.role == XT_CHILD_KEY;
-  bool steps = (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_drawer(at, &child);
+  bool in_path = (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_module_dict(at, &child);
   bool is_state = child.role == XT_CHILD_PART && child.position == 2;
-  bool leads = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
+  bool may_have_tensors = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
   const xt_path *path = at->path;
-  if (steps && leads && !in_key) {
+  if (in_path && may_have_tensors && !in_key) {
     xt_path *step = xt_arena_alloc(w->arena, 1, sizeof *step);
     if (!step) return no_memory(w);
     *step = (xt_path){at->path, child.key, child.position};
     path = step;
-    if (names_itself(step, child.node)) return enter(w, child.node, path, in_key, is_state);
+    if (is_top_level(step, child.node)) return enter(w, child.node, path, in_key, is_state);
     if (at->path) put(&w->name, ".", 1);
     xt_node position = {.kind = XT_NODE_INT, .integer = child.position};
     put_key(&w->name, child.key ? child.key : &position, 0);

@@ -1,18 +1,18 @@
-/* The tensors of an object tree, by path: what a checkpoint is asked for. */
+/* The index: all tensors of an object tree with their names and paths. */
 #ifndef XT_CHECKPOINT_INDEX_H
 #define XT_CHECKPOINT_INDEX_H
 
 #include "core/pickle/rebuild.h"
 
-/* One step of a path; the root's steps have no parent. */
+/* One step of a path. The first step has no parent. */
 typedef struct xt_path {
   const struct xt_path *parent;
-  const xt_node *key; /* NULL: the position below */
-  int64_t position;
+  const xt_node *key; /* of a dict; NULL for a list or tuple */
+  int64_t position;   /* in a list or tuple */
 } xt_path;
 
 typedef struct {
-  const char *name; /* dotted */
+  const char *name; /* the path as dotted text */
   size_t name_size;
   const xt_path *path; /* the last step; NULL for the root */
   const xt_tensor_desc *tensor;
@@ -20,27 +20,31 @@ typedef struct {
 
 typedef struct {
   xt_index_entry *entries; /* in file order */
-  size_t count, room;
-  xt_table names; /* name → the last entry with it */
-  size_t *same;   /* 1 + the entry before that has the same name, 0 for none */
+  size_t count, capacity;
+  xt_table names; /* name → the last entry with that name */
+  size_t *same;   /* for each entry, 1 + the previous entry with the same name; 0 if there is none */
 } xt_index;
 
 typedef struct {
-  uint64_t max_nodes; /* of the tree with every shared part counted each time it is seen */
+  uint64_t max_nodes; /* a shared node counts each time it is visited */
   uint32_t max_depth;
 } xt_index_limits;
 
-/* Room for so many tensors in an empty index; it grows if there are more. False when there is no memory. */
+/* Allocates memory for `count` entries. The index grows if there are more. Returns false without memory. */
 bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count);
 
-/* Adds a tree; walks it: refuses cycles, depth and bombs of shared parts, and lists every tensor. */
+/* Visits a tree and adds all its tensors. Returns an error for a cycle, and if the tree is too deep or too large when
+ * every shared node is counted each time. */
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error);
 
 void xt_index_free(xt_index *index);
 
-/* The children of a node, in the order of every walk over a tree: items; keys before their values; an object's
- * callable, arguments, state, list and dict (position 0 to 4, those it has); a subclass's tensor, class and state. */
+/* The children of a node, in the order in which a tree is visited:
+ *   list, tuple, set   the items
+ *   dict               each key before its value
+ *   object             callable, arguments, state, list and dict, as far as present, at the positions 0 to 4
+ *   subclass           tensor, class and state */
 typedef enum { XT_CHILD_ITEM, XT_CHILD_KEY, XT_CHILD_VALUE, XT_CHILD_PART } xt_child_role;
 
 typedef struct {

@@ -6,7 +6,8 @@
 #include "core/pickle/scan.h"
 #include "core/pickle/unpickle.h"
 
-/* Memory that an object tree may take: honest ones need a tenth of it. */
+/* Memory limit of an object tree: TREE_BASE plus TREE_RATIO bytes per byte of the pickle. Regular files need a tenth of
+ * it. */
 enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
 
 enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
@@ -18,12 +19,12 @@ xt_status xt_open_no_memory(xt_error *error) {
 /* ---- Buffers ---- */
 
 static void **new_slot(xt_checkpoint *c) {
-  if (c->buffer_count == c->buffer_room) {
-    size_t room = c->buffer_room ? 2 * c->buffer_room : 16;
-    void **grown = realloc(c->buffers, room * sizeof *grown);
+  if (c->buffer_count == c->buffer_capacity) {
+    size_t capacity = c->buffer_capacity ? 2 * c->buffer_capacity : 16;
+    void **grown = realloc(c->buffers, capacity * sizeof *grown);
     if (!grown) return NULL;
     c->buffers = grown;
-    c->buffer_room = room;
+    c->buffer_capacity = capacity;
   }
   return &c->buffers[c->buffer_count];
 }
@@ -36,9 +37,9 @@ void *xt_open_alloc(xt_checkpoint *c, size_t size) {
   return *slot = buffer;
 }
 
-xt_status xt_open_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
-                      xt_error *error) {
-  if (size >= LARGE) { /* there it has huge pages */
+xt_status xt_open_request(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint64_t size, xt_need *need,
+                          xt_error *error) {
+  if (size >= LARGE) { /* the arena uses huge pages */
     *buffer = xt_arena_alloc(&c->arena, size, 1);
   } else {
     void **slot = new_slot(c);
@@ -53,7 +54,7 @@ xt_status xt_open_ask(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, uint6
 /* ---- Windows ---- */
 
 static bool resize(xt_checkpoint *c, xt_window *w, size_t size) {
-  if (size <= w->room) return true;
+  if (size <= w->capacity) return true;
   void *old = w->data;
   void **slot = NULL;
   for (size_t i = 0; old && i < c->buffer_count; i++)
@@ -63,7 +64,7 @@ static bool resize(xt_checkpoint *c, xt_window *w, size_t size) {
   uint8_t *grown = slot ? realloc(old, size) : NULL;
   if (!grown) return false;
   *slot = w->data = grown;
-  w->room = size;
+  w->capacity = size;
   if (is_new) c->buffer_count++;
   return true;
 }
@@ -73,53 +74,57 @@ const uint8_t *xt_window_get(xt_checkpoint *c, xt_window *w, uint64_t offset, ui
   *status = XT_STATUS_ok;
   if (offset > c->file_size || n > c->file_size - offset) {
     *status = xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                          "the file has %" PRIu64 " bytes and needs %" PRIu64 " at least: an incomplete download?",
+                          "the file has %" PRIu64 " bytes but needs at least %" PRIu64
+                          ", probably an incomplete download; download it again",
                           c->file_size, offset > UINT64_MAX - n ? UINT64_MAX : offset + n);
     return NULL;
   }
   if (offset >= w->at && offset - w->at <= w->size && n <= w->size - (offset - w->at))
     return w->data + (offset - w->at);
   uint64_t size = c->file_size - offset < n + ahead ? c->file_size - offset : n + ahead;
-  /* What is at its end already stays: a window that only grows keeps its start. */
+  /* a window that only grows keeps the bytes that it has */
   bool grows = offset == w->at && w->size;
   if (!resize(c, w, size)) {
     *status = xt_open_no_memory(error);
     return NULL;
   }
-  size_t kept = grows ? w->size : 0;
-  *need = (xt_need){offset + kept, size - kept, w->data + kept};
+  size_t old_size = grows ? w->size : 0;
+  *need = (xt_need){offset + old_size, size - old_size, w->data + old_size};
   w->at = offset;
   w->size = size;
   return NULL;
 }
 
-bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need, xt_error *error,
-                      xt_status *status) {
+bool xt_window_scan_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *size, xt_need *need,
+                           xt_error *error, xt_status *status) {
   if (w->pickle != offset) w->pickle = offset, w->scan = (xt_pickle_scan_state){0};
   const uint8_t *data = xt_window_get(c, w, offset, 1, AHEAD, need, error, status);
   if (!data) return false;
-  size_t have = w->size - (size_t)(offset - w->at);
+  size_t available = w->size - (size_t)(offset - w->at);
   xt_pickle_scan_state *scan = &w->scan;
-  switch (xt_pickle_scan(data, have, scan)) {
+  switch (xt_pickle_scan(data, available, scan)) {
   case XT_SCAN_END: *size = scan->at; break;
   case XT_SCAN_INVALID:
     *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(offset + scan->at),
-                          "the pickle is broken: there is no instruction 0x%02x", data[scan->at]);
+                          "invalid pickle: opcode 0x%02x does not exist", data[scan->at]);
     return false;
   default:
     if (scan->at > c->limits.pickle_bytes || scan->wanted > c->limits.pickle_bytes) {
-      *status =
-          xt_error_at(error, scan->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
-                      "a pickle of more than %" PRIu64 " bytes; the limit is pickle_bytes", c->limits.pickle_bytes);
+      *status = xt_error_at(error, scan->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
+                            "a pickle has more than %" PRIu64
+                            " bytes; the limit pickle_bytes can be raised with the option :limits",
+                            c->limits.pickle_bytes);
       return false;
     }
-    xt_window_get(c, w, offset, scan->at + scan->wanted, have, need, error, status);
+    xt_window_get(c, w, offset, scan->at + scan->wanted, available, need, error, status);
     return false;
   }
   *scan = (xt_pickle_scan_state){0};
   if (*size <= c->limits.pickle_bytes) return true;
   *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
-                        "a pickle of %zu bytes; the limit pickle_bytes is %" PRIu64, *size, c->limits.pickle_bytes);
+                        "a pickle has %zu bytes; the limit pickle_bytes is %" PRIu64
+                        " and can be raised with the option :limits",
+                        *size, c->limits.pickle_bytes);
   return false;
 }
 
@@ -128,16 +133,17 @@ bool xt_window_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size_t *s
 xt_status xt_open_first_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
                                size_t *used, xt_node **root, xt_error *error) {
   rebuild->error = error;
-  /* many small pickles have no more room than one large one */
-  if (!c->pickled) c->before_pickles = c->arena.used;
-  c->pickled += size < MAX_COUNTED ? size : MAX_COUNTED;
+  /* the limit applies to all pickles together */
+  if (!c->pickle_bytes_read) c->arena_before_pickles = c->arena.used;
+  c->pickle_bytes_read += size < MAX_COUNTED ? size : MAX_COUNTED;
   c->arena.exceeded = false;
-  c->arena.limit = c->before_pickles + TREE_BASE + c->pickled * TREE_RATIO;
+  c->arena.limit = c->arena_before_pickles + TREE_BASE + c->pickle_bytes_read * TREE_RATIO;
   error->offset = -1;
   xt_status status = xt_unpickle(data, size, rebuild, used, root);
   if (status == XT_STATUS_ok) return status;
   if (status == XT_STATUS_no_memory && c->arena.exceeded)
-    return xt_error_set(error, XT_STATUS_limit, "the pickle of %zu bytes describes an object of more than %zu", size,
+    return xt_error_set(error, XT_STATUS_limit,
+                        "the object of a pickle of %zu bytes needs more than %zu bytes of memory", size,
                         c->arena.limit);
   if (error->offset >= 0) error->offset = at < 0 ? -1 : error->offset + at;
   return status;
@@ -157,24 +163,26 @@ static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
   const xt_storage *storage = &c->rebuild.storages[i];
   char name[128] = "data/";
   size_t prefix = storage->key_size > 10 && !memcmp(storage->key, "constants/", 10) ? 0 : 5;
-  if (storage->key_size > sizeof name - 6) return xt_error_set(error, XT_STATUS_corrupt, "a storage's key is too long");
+  if (storage->key_size > sizeof name - 6)
+    return xt_error_set(error, XT_STATUS_corrupt, "the key of a storage is too long");
   memcpy(name + prefix, storage->key, storage->key_size);
   name[prefix + storage->key_size] = 0;
   xt_record *record = xt_records_find(&c->directory, name, prefix + storage->key_size);
-  if (!record) return xt_error_set(error, XT_STATUS_corrupt, "the record %s, which a tensor needs, is missing", name);
+  if (!record) return xt_error_set(error, XT_STATUS_corrupt, "the record %s is missing but a tensor needs it", name);
   uint64_t item = xt_dtype_get(storage->dtype)->size;
-  /* torch writes fewer than an element's bytes too many when a byte storage is seen as a wider type */
+  /* the record may have fewer than an element's bytes more: torch writes them if a byte storage is viewed as a wider
+   * dtype and its size is not a multiple of the element size */
   if (record->size < storage->bytes || record->size - storage->bytes >= item)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                       "the record %s has %" PRIu64 " bytes and its tensor's storage %" PRIu64, name, record->size,
+                       "the record %s has %" PRIu64 " bytes but its storage has %" PRIu64, name, record->size,
                        storage->bytes);
   c->records[i] = record;
   return xt_checkpoint_check_method(record, error);
 }
 
-static void place_inline(xt_checkpoint *c, size_t i) {
+static void set_inline_record(xt_checkpoint *c, size_t i) {
   const xt_storage *storage = &c->rebuild.storages[i];
-  xt_record *record = &c->inlined[i];
+  xt_record *record = &c->inline_records[i];
   record->name = storage->key;
   record->name_size = storage->key_size;
   xt_record_set_data(record, XT_INLINE + (uintptr_t)storage->data, storage->bytes);
@@ -186,11 +194,11 @@ xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, 
   bool any_inline = false;
   for (size_t i = 0; i < count; i++) any_inline |= c->rebuild.storages[i].data != NULL;
   if (!c->records) c->records = calloc(count + 1, sizeof *c->records);
-  if (any_inline) c->inlined = calloc(count, sizeof *c->inlined);
-  if (!c->records || (any_inline && !c->inlined)) return xt_open_no_memory(error);
+  if (any_inline) c->inline_records = calloc(count, sizeof *c->inline_records);
+  if (!c->records || (any_inline && !c->inline_records)) return xt_open_no_memory(error);
   for (size_t i = 0; i < count; i++) {
     xt_status status = XT_STATUS_ok;
-    if (c->rebuild.storages[i].data) place_inline(c, i);
+    if (c->rebuild.storages[i].data) set_inline_record(c, i);
     else if (!c->records[i] && !is_meta(&c->rebuild.storages[i])) status = find_record(c, i, error);
     if (status != XT_STATUS_ok) return status;
   }
@@ -202,6 +210,7 @@ xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, 
   xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
   if (status == XT_STATUS_no_memory && c->arena.exceeded)
-    return xt_error_set(error, XT_STATUS_limit, "the index of the tensors takes more than %zu bytes", c->arena.limit);
+    return xt_error_set(error, XT_STATUS_limit, "the index of the tensors needs more than %zu bytes of memory",
+                        c->arena.limit);
   return status;
 }

@@ -1,14 +1,13 @@
-/* Reading forward only: a checkpoint that comes in pieces, through a socket or an upload, and cannot be asked for what
- * lies further on.
+/* Push parser: reads a checkpoint forward only, as its bytes arrive from a socket or an upload.
  *
- *   xt_push_begin → xt_push_feed (a piece) … until XT_PUSH_DONE → xt_push_free
+ *   xt_push_begin → xt_push_feed (a chunk) … until XT_PUSH_DONE → xt_push_free
  *
- * Bytes that describe are held until they are whole; bytes of storages go from the piece straight into the memory that
- * tensors will own. What torch.save, safetensors' writers and torch.distributed write comes in an order that allows it:
- * the description first. Where the storages come first (TorchScript, C++ archives) everything is kept, up to a limit,
- * and opened like a file once it is whole.
+ * Metadata is buffered until it is complete. The bytes of storages are copied from the chunk directly into the memory
+ * of the tensors. This works if the object comes before the storages, as in files of torch.save, safetensors and
+ * torch.distributed. If the storages come first (TorchScript, C++ archives), the whole stream is spooled, up to a
+ * limit, and opened like a file when it is complete.
  *
- * Each format is a file (forward_zip.c, …) and a function that looks at what is held, and takes it, or asks for more.
+ * Each format has a step function. It looks at the buffered bytes and either consumes some or requests more.
  */
 #ifndef XT_CHECKPOINT_PUSH_H
 #define XT_CHECKPOINT_PUSH_H
@@ -18,107 +17,105 @@
 #include "core/pickle/scan.h"
 
 typedef enum {
-  XT_PUSH_MORE,      /* the piece is used up */
-  XT_PUSH_DESCRIBED, /* the tree and the index are complete: the checkpoint can be asked, and storages chosen */
+  XT_PUSH_MORE,      /* the chunk is used up */
+  XT_PUSH_DESCRIBED, /* the tree and the index are complete; the caller may now choose storages */
   XT_PUSH_STORAGE,   /* one storage is complete: `storage` */
-  XT_PUSH_DONE       /* all are, and the stream has come to its end */
+  XT_PUSH_DONE       /* all storages are complete and the checkpoint has ended */
 } xt_push_event;
 
 typedef struct xt_push xt_push;
 typedef xt_status (*xt_push_step)(xt_push *p, xt_error *error);
 
 struct xt_push {
-  xt_checkpoint *checkpoint; /* described so far; belongs to the caller */
-  uint64_t spool_bytes;      /* the most that may be kept of what cannot be understood yet */
+  xt_checkpoint *checkpoint; /* owned by the caller */
+  uint64_t spool_bytes;      /* maximum size of the spool */
   bool strict;
-  uint64_t at;         /* bytes of the stream that are done with */
-  xt_region **regions; /* of each storage, from DESCRIBED on */
-  bool *wanted;        /* the bytes of the others are passed over */
-  bool *came;          /* those that are complete: the caller may have taken their regions */
-  size_t storages;
-  uint32_t storage;  /* of the last event, or the one that is being received */
-  const char *doing; /* what the end of the stream would interrupt */
+  uint64_t at;         /* number of consumed bytes of the stream */
+  xt_region **regions; /* one per storage, from XT_PUSH_DESCRIBED on */
+  bool *wanted;        /* one per storage; the data of the others is skipped */
+  bool *completed;     /* one per storage; the caller may have taken the region of a completed one */
+  size_t storages;     /* their number */
+  uint32_t storage;    /* the storage of the last event, or the one that is being received */
+  const char *reading; /* the part that is being read, for the error at an early end of the stream */
 
   /* for the formats */
   xt_push_step step;
   int state;
-  void *work; /* the format's notes */
+  void *work; /* private data of the format */
   void (*free_work)(void *work);
-  xt_buffer held;            /* the kept bytes, then those that `step` looks at */
-  size_t kept;               /* done with, and kept for the spool */
-  bool keeps;                /* what is taken is kept */
-  size_t want, ahead;        /* step wants to see so many, and may be given so many more */
-  size_t taken;              /* by the last step */
-  xt_pickle_scan_state scan; /* how far the pickle at hand was looked through */
-  bool light;                /* the next steps take microseconds: headers between storages, and no more */
+  xt_buffer buffer;          /* the spooled bytes, then those that `step` looks at */
+  size_t spooled;            /* number of spooled bytes */
+  bool spooling;             /* consumed bytes are spooled */
+  size_t needed;             /* number of bytes that the next step needs */
+  size_t lookahead;          /* number of bytes that it may get in addition */
+  size_t consumed;           /* by the last step */
+  xt_pickle_scan_state scan; /* of the current pickle */
+  bool light; /* the next steps take only microseconds: there are only headers between storages to parse */
   xt_push_event event;
 
   /* the storage that is being received */
   bool receiving;
   xt_region *region;
-  uint64_t left;
+  uint64_t remaining; /* bytes that have not arrived */
   uint32_t crc;
-  size_t touched;     /* of its memory, ahead of what came */
-  uint64_t received;  /* bytes of storages so far */
-  uint64_t to_come;   /* of those that have not begun */
-  size_t inline_next; /* storages that lie inside the pickle are complete once it is */
-  xt_region *spool;   /* all of the stream */
-  xt_batch_load loader;
+  size_t prefaulted;    /* bytes of its memory that were submitted for prefaulting */
+  uint64_t received;    /* bytes of all storages so far */
+  uint64_t pending;     /* bytes of the storages that have not begun */
+  size_t inline_next;   /* next storage to complete of those whose data is inside the pickle */
+  xt_region *spool;     /* the whole stream */
+  xt_batch_load loader; /* reads the storages of the spool */
   bool failed;
 };
 
-/* The checkpoint was begun with xt_push_begin_checkpoint. */
+/* The checkpoint must have been initialized by xt_push_begin_checkpoint. */
 void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes);
 
-/* Begins a checkpoint whose size nobody knows. */
+/* Initializes a checkpoint of unknown size. */
 void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error);
 
-/* Takes some of a piece, up to the next event; *used tells how many. An error with `collect` set leaves everything as
- * it was: the rest of the piece may be fed again. After any other the stream cannot go on. */
+/* Processes a chunk up to the next event and sets *used to the number of bytes that were used. After an error with
+ * `collect` set, the rest of the chunk may be fed again. After any other error, the stream cannot be continued. */
 xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *used, xt_push_event *event,
                        xt_error *error);
 
-/* At least so many more bytes must come: what is wanted now, and all storages that have not begun. */
+/* Returns a lower bound of the number of bytes that are still missing. */
 uint64_t xt_push_missing(const xt_push *p);
 
-/* The stream ended before it was done: always an error, which says how far it had come. */
+/* Called if the stream has ended before XT_PUSH_DONE. Always returns an error, which describes the position. */
 xt_status xt_push_end(xt_push *p, xt_error *error);
 
-/* Before the checkpoint is freed. */
+/* Must be called before the checkpoint is freed. */
 void xt_push_free(xt_push *p);
 
 /* ---- For the formats ---- */
 
-xt_status xt_zip_push(xt_push *p, xt_error *error);
-xt_status xt_torch_stream_push(xt_push *p, xt_error *error);
-xt_status xt_legacy_push(xt_push *p, xt_error *error);
-xt_status xt_safetensors_push(xt_push *p, xt_error *error);
+/* The buffered bytes that a step may look at. */
+static inline const uint8_t *xt_push_data(const xt_push *p) { return p->buffer.data + p->spooled; }
+static inline size_t xt_push_available(const xt_push *p) { return p->buffer.size - p->spooled; }
 
-static inline const uint8_t *xt_push_data(const xt_push *p) { return p->held.data + p->kept; }
-static inline size_t xt_push_have(const xt_push *p) { return p->held.size - p->kept; }
+/* Ends a step: n bytes are consumed, and the next step needs `needed` bytes. */
+xt_status xt_push_consume(xt_push *p, size_t n, size_t needed);
 
-/* Ends the step: so many of the bytes are done with, and the next step wants to see so many. */
-xt_status xt_push_take(xt_push *p, size_t n, size_t want);
+/* Ends a step without consuming bytes: the next step needs `needed` bytes and may get up to `lookahead` more. */
+xt_status xt_push_request(xt_push *p, size_t needed, size_t lookahead);
 
-/* Ends the step: it wants to see so many bytes, and may be given more. */
-xt_status xt_push_ask(xt_push *p, size_t want, size_t ahead);
+/* Finds the end of the pickle at the beginning of the buffer. Returns true and its size once it is complete. Returns
+ * false after requesting more bytes, or with an error in *status. */
+bool xt_push_scan_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *error);
 
-/* Is the pickle that begins here whole? *size is its length then. False: it asked for more, or found an error. */
-bool xt_push_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *error);
-
-/* A copy of bytes that are held, which lives as long as the checkpoint. */
+/* Returns a copy that lives as long as the checkpoint, or NULL without memory. */
 uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size);
 
-/* The tree is complete. */
+/* Raises XT_PUSH_DESCRIBED: the tree and the index of the checkpoint are complete. */
 xt_status xt_push_described(xt_push *p, xt_error *error);
 
-/* What comes next are the bytes of a storage; the step after that finds them received. */
+/* Ends a step: the next bytes are the data of a storage. The next step is called after they have been received. */
 void xt_push_receive(xt_push *p, uint32_t storage);
 
-/* The bytes of a storage are here, in a region that is taken over. */
+/* Raises XT_PUSH_STORAGE with the data of a storage. Takes over the region. */
 void xt_push_complete(xt_push *p, uint32_t storage, xt_region *region);
 
-/* All is kept, and n more bytes are the last: opens them like a file. */
+/* Opens the spool, whose last n bytes are in the buffer. */
 xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error);
 
 #endif

@@ -4,18 +4,18 @@
 
 bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named) {
   records->list = xt_arena_alloc(arena, count + 1, sizeof *records->list);
-  records->room = count;
+  records->capacity = count;
   records->unnamed = !named;
   return records->list && (!named || xt_table_reserve(&records->names, count));
 }
 
-xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken) {
+xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *duplicate) {
   bool is_new = true;
-  *taken = false;
-  if (records->count == records->room) return NULL;
+  *duplicate = false;
+  if (records->count == records->capacity) return NULL;
   if (!records->unnamed) {
     size_t *at = xt_table_put(&records->names, name, name_size, &is_new);
-    *taken = !is_new;
+    *duplicate = !is_new;
     if (!at || !is_new) return NULL;
     *at = records->count;
   }
@@ -33,8 +33,8 @@ void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size) 
 }
 
 xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t name_size, uint64_t data_offset,
-                                 uint64_t size, bool *taken) {
-  xt_record *record = xt_records_add(records, name, name_size, taken);
+                                 uint64_t size, bool *duplicate) {
+  xt_record *record = xt_records_add(records, name, name_size, duplicate);
   if (record) xt_record_set_data(record, data_offset, size);
   return record;
 }

@@ -1,4 +1,4 @@
-/* Records: the named runs of bytes that a checkpoint is made of, whatever its format. */
+/* Records: the named runs of bytes in a checkpoint file, in any format. */
 #ifndef XT_CHECKPOINT_RECORD_H
 #define XT_CHECKPOINT_RECORD_H
 
@@ -7,44 +7,45 @@
 #include "core/base/arena.h"
 #include "core/base/table.h"
 
-enum { XT_RECORD_STORED = 0, XT_RECORD_DEFLATED = 8 };
+enum { XT_RECORD_STORED = 0, XT_RECORD_DEFLATED = 8 }; /* compression methods, numbered as in zip files */
 
-/* A place from here on is no offset in the file but an address: the bytes lie in memory, inside a pickle. No file is so
- * long, and no address so high. */
+/* A data offset of XT_INLINE or more is XT_INLINE plus an address: the data is in memory, inside a pickle. Neither file
+ * offsets nor addresses are that large. */
 #define XT_INLINE ((uint64_t)1 << 62)
 
 typedef struct {
-  const char *name; /* not terminated */
+  const char *name; /* not NUL-terminated */
   size_t name_size;
-  uint64_t header; /* where it begins; a zip has a header of its own before the data */
-  uint64_t packed, size;
-  uint64_t end;                      /* nothing of this record lies at or past here */
-  atomic_uint_least64_t data_offset; /* where the data begins; 0: that is found when the record is first read */
+  uint64_t header;                   /* offset of the record: of its local header in a zip file, else of its data */
+  uint64_t packed, size;             /* size in the file and size of the content */
+  uint64_t end;                      /* upper bound of the offset where the record ends */
+  atomic_uint_least64_t data_offset; /* offset of the data; 0 until the local header of a zip record has been read */
   uint32_t crc;
   uint16_t flags, method;
   bool has_crc;
 } xt_record;
 
 typedef struct {
-  xt_record *list; /* in the file's own order */
-  size_t count, room;
+  xt_record *list; /* in the order of the file's directory */
+  size_t count, capacity;
   xt_table names;
-  bool unnamed;
-  size_t root_size; /* length of the root folder's name and its slash, in every name */
+  bool unnamed;     /* there is no table of names */
+  size_t root_size; /* length of the root folder's name with its slash, with which every name begins */
 } xt_records;
 
-/* Room for exactly so many; false when there is no memory. Records do not move. Unnamed ones cannot be found. */
+/* Allocates memory for `count` records, which do not move and cannot become more. Records can be found by name only if
+ * `named`. Returns false without memory. */
 bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named);
 
-/* A zeroed record; NULL when there is no memory, or when the name is taken (*taken). */
-xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *taken);
+/* Adds a record whose other fields are zero. Returns NULL without memory, or with *duplicate set if the name exists. */
+xt_record *xt_records_add(xt_records *records, const char *name, size_t name_size, bool *duplicate);
 
-/* A stored record whose data is at a known place. */
+/* Same as xt_records_add for an uncompressed record whose data offset is known. */
 xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t name_size, uint64_t data_offset,
-                                 uint64_t size, bool *taken);
+                                 uint64_t size, bool *duplicate);
 void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size);
 
-/* The record of a name below the root folder ("data.pkl"), or of the whole name; NULL when there is none. */
+/* Finds a record by its name below the root folder ("data.pkl") or by its full name. Returns NULL if there is none. */
 xt_record *xt_records_find(const xt_records *records, const char *name, size_t name_size);
 
 void xt_records_free(xt_records *records);

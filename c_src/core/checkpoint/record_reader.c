@@ -8,11 +8,11 @@
 #include "core/os/cpu_yield.h"
 
 enum {
-  CHUNK = 512 << 10,    /* between two looks at whether the caller lives; the kernel may not be left sooner */
-  WINDOW = 256 << 10,   /* what gathering reads at once where rows are close */
-  CLOSE = 16 << 10,     /* rows closer than this share a window */
-  DENSE = 4,            /* a span up to so many times the tensor's bytes is read whole */
-  SMALL_SPAN = 64 << 10 /* and so is a small one in any case */
+  CHUNK = 512 << 10,    /* bytes per read of a file; between two reads the reader can be stopped */
+  WINDOW = 256 << 10,   /* bytes read at once while gathering rows that are close together */
+  MAX_GAP = 16 << 10,   /* maximum distance of such rows */
+  DENSE = 4,            /* a span of up to this many times the tensor's size is read as a whole */
+  SMALL_SPAN = 64 << 10 /* so is any span of up to this size */
 };
 
 xt_status xt_region_refused(xt_error *error) {
@@ -22,7 +22,7 @@ xt_status xt_region_refused(xt_error *error) {
     error->collect = true;
     return error->status;
   }
-  return xt_error_set(error, XT_STATUS_no_memory, "the system has no memory left for this tensor");
+  return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
 }
 
 bool xt_record_reader_aligned(const void *data, xt_dtype dtype) {
@@ -32,7 +32,7 @@ bool xt_record_reader_aligned(const void *data, xt_dtype dtype) {
 
 /* ---- Bytes ---- */
 
-/* The bytes at an offset of the file, when they are in memory. */
+/* Returns the bytes at an offset of the file if they are in memory, else NULL. */
 static uint8_t *in_memory(const xt_record_reader *r, uint64_t offset, uint64_t size) {
   if (!r->memory || offset < r->memory_at || offset - r->memory_at > r->memory->size ||
       size > r->memory->size - (offset - r->memory_at))
@@ -47,13 +47,16 @@ xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, voi
   }
   if (r->memory) {
     const uint8_t *from = in_memory(r, offset, size);
-    if (!from) return xt_error_at(error, XT_STATUS_truncated, (int64_t)offset, "the data ends too early");
+    if (!from)
+      return xt_error_at(error, XT_STATUS_truncated, (int64_t)offset,
+                         "the file is truncated: it ends before the end of a record");
     memcpy(to, from, size);
     return XT_STATUS_ok;
   }
   for (size_t at = 0; at < size; at += CHUNK) {
     if (size >= WINDOW) xt_cpu_yield();
-    if (r->stop && r->stop(r->context)) return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
+    if (r->stop && r->stop(r->context))
+      return xt_error_set(error, XT_STATUS_stopping, "the read was stopped by the caller");
     xt_status status =
         xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);
     if (status != XT_STATUS_ok) return status;
@@ -89,7 +92,7 @@ xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt
   xt_status status = xt_checkpoint_check_method(entry, error);
   if (status == XT_STATUS_ok) status = xt_record_reader_data_offset(r, entry, &data, error);
   if (status != XT_STATUS_ok) return status;
-  /* congruent with the file, unless that would carry a bad alignment over */
+  /* an address congruent with the file offset reads faster, but the data must be aligned */
   xt_region *region = xt_region_new(entry->size ? entry->size : 1, data % 16 ? 0 : data);
   if (!region) return xt_region_refused(error);
   if (entry->method == XT_RECORD_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
@@ -105,7 +108,7 @@ xt_status xt_record_reader_range(const xt_record_reader *r, xt_record *entry, ui
                                  xt_error *error) {
   uint64_t data;
   if (from > entry->size || size > entry->size - from)
-    return xt_error_set(error, XT_STATUS_bad_argument, "the range ends at byte %llu of a record of %llu",
+    return xt_error_set(error, XT_STATUS_bad_argument, "the range ends at byte %llu but the record has only %llu bytes",
                         (unsigned long long)(from + size), (unsigned long long)entry->size);
   if (entry->method == XT_RECORD_STORED && !r->verify) {
     xt_status status = xt_record_reader_data_offset(r, entry, &data, error);
@@ -132,13 +135,13 @@ void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype) {
 
 /* ---- Views ---- */
 
-/* A view's dimensions by falling stride: the order its elements have in the file. Reading in that order never goes
- * back, however the view is transposed; only the strides of the result know. */
+/* The dimensions of a view, sorted by decreasing stride. In this order the elements are read from the file without
+ * going back. The strides of the result account for a transposed view. */
 typedef struct {
-  int64_t numel, span; /* span: elements from the first to the last */
-  int64_t run;         /* elements that lie side by side, at the inner end */
-  uint32_t outer;      /* dimensions outside the run, the first so many of: */
-  uint32_t dims[XT_READER_DIMS];
+  int64_t numel, span; /* span: number of elements from the first to the last */
+  int64_t run;         /* number of adjacent elements in the innermost dimensions */
+  uint32_t outer;      /* number of the other dimensions, which come first in `dims` */
+  uint32_t dims[XT_MAX_DIMS];
 } layout;
 
 static layout layout_of(const xt_tensor_desc *t) {
@@ -159,7 +162,7 @@ static layout layout_of(const xt_tensor_desc *t) {
   return l;
 }
 
-/* The strides of the elements once they lie side by side in that order. */
+/* Computes the strides of the elements when they are adjacent in that order. */
 static void gathered_strides(const xt_tensor_desc *t, const layout *l, int64_t *strides) {
   int64_t step = 1;
   for (uint32_t i = t->ndim; i-- > 0;) {
@@ -168,18 +171,18 @@ static void gathered_strides(const xt_tensor_desc *t, const layout *l, int64_t *
   }
 }
 
-/* Reads run after run through a window that moves with them. */
+/* Reads one run after the other, through a window if they are small and close together. */
 static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, const layout *l, uint64_t base, uint8_t *to,
                         xt_error *error) {
   size_t item = xt_dtype_get(t->dtype)->size, run = (size_t)l->run * item;
-  int64_t index[XT_READER_DIMS] = {0};
+  int64_t index[XT_MAX_DIMS] = {0};
   uint64_t window_at = 0, window_end = 0, end = base + (uint64_t)l->span * item;
   xt_status status = XT_STATUS_ok;
   uint64_t step = l->outer ? (uint64_t)t->strides[l->dims[l->outer - 1]] * item : 0;
-  bool windowed = run < CLOSE && step < CLOSE;
+  bool windowed = run < MAX_GAP && step < MAX_GAP;
   uint8_t *window = windowed ? malloc(WINDOW) : NULL;
   if (windowed && !window) return xt_error_set(error, XT_STATUS_no_memory, "no memory to gather rows");
-  for (int64_t left = l->numel / l->run; left-- > 0 && status == XT_STATUS_ok; to += run) {
+  for (int64_t runs = l->numel / l->run; runs-- > 0 && status == XT_STATUS_ok; to += run) {
     uint64_t at = base;
     for (uint32_t i = 0; i < l->outer; i++) at += (uint64_t)(index[i] * t->strides[l->dims[i]]) * item;
     if (!windowed) {
@@ -207,7 +210,7 @@ static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_de
   return status;
 }
 
-/* The memory itself, where nothing has to be done to the bytes. */
+/* Shares the memory of the file if its bytes can be used as they are. */
 static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
                         xt_view *out) {
   out->data = in_memory(r, start, bytes);
@@ -222,10 +225,10 @@ xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc 
   size_t item = xt_dtype_get(t->dtype)->size;
   layout l = layout_of(t);
   uint64_t data = 0;
-  bool swap = record && xt_checkpoint_swaps(r->checkpoint, t->storage) && l.numel;
+  bool swap = record && xt_checkpoint_needs_swap(r->checkpoint, t->storage) && l.numel;
   xt_status status;
   memset(out, 0, sizeof *out);
-  if (!record) return xt_error_set(error, XT_STATUS_unsupported, "a meta tensor has a shape and a dtype but no values");
+  if (!record) return xt_error_set(error, XT_STATUS_unsupported, "the tensor is on the device meta and has no data");
   if (!l.numel) {
     out->region = xt_region_new(1, 0);
     if (!out->region) return xt_region_refused(error);

@@ -1,4 +1,4 @@
-/* Bytes of storages, from where they lie into memory that tensors will own. */
+/* Reads the data of records and tensors into regions. */
 #ifndef XT_CHECKPOINT_RECORD_READER_H
 #define XT_CHECKPOINT_RECORD_READER_H
 
@@ -6,57 +6,57 @@
 #include "core/memory/region.h"
 #include "core/os/file.h"
 
-enum { XT_READER_DIMS = 64 };
-
 typedef struct {
   xt_checkpoint *checkpoint;
   const xt_file *file;
-  xt_region *memory;  /* instead of the file: its bytes in memory (a binary, a map), which tensors may share */
-  uint64_t memory_at; /* where in the file that memory begins */
+  xt_region *memory;  /* used instead of the file if not NULL: its content (a binary, a mapping), shared with tensors */
+  uint64_t memory_at; /* file offset where that memory begins */
   bool verify;        /* check the CRC of every record that is read */
-  bool (*stop)(void *context);
-  void *context; /* polled every few MiB: the caller is gone */
+  bool (*stop)(void *context); /* called regularly while reading a file; true stops with an error; may be NULL */
+  void *context;
 } xt_record_reader;
 
-/* A tensor's memory: a region, where in it the tensor begins, and its strides there. The caller drops the region. */
+/* A tensor in memory: its region, the address of its first element and its strides. The caller drops the region. */
 typedef struct {
   xt_region *region;
   uint8_t *data;
-  int64_t strides[XT_READER_DIMS];
+  int64_t strides[XT_MAX_DIMS];
 } xt_view;
 
+/* Reads bytes at an offset of the file. */
 xt_status xt_record_reader_fetch(const xt_record_reader *reader, uint64_t offset, void *to, size_t size,
                                  xt_error *error);
 
-/* Where a record's data begins. */
+/* Sets *data to the offset of the record's data, and reads the local header if that is not known yet. */
 xt_status xt_record_reader_data_offset(const xt_record_reader *reader, xt_record *entry, uint64_t *data,
                                        xt_error *error);
 
-/* A whole record, unpacked. The caller drops the region. */
+/* Reads and decompresses a whole record. The caller drops the region. */
 xt_status xt_record_reader_whole(const xt_record_reader *reader, xt_record *entry, xt_region **out, xt_error *error);
 
-/* Bytes [from, from + size) of a record, unpacked. */
+/* Reads the bytes [from, from + size) of a record's decompressed content. */
 xt_status xt_record_reader_range(const xt_record_reader *reader, xt_record *entry, uint64_t from, size_t size, void *to,
                                  xt_error *error);
 
-/* Just what one tensor sees: its span, or only its rows where the span is much larger. */
+/* Reads one tensor: all bytes from its first to its last element, or only its rows if that is much less. */
 xt_status xt_record_reader_view(const xt_record_reader *reader, const xt_tensor_desc *tensor, xt_view *out,
                                 xt_error *error);
 
-/* A tensor over its whole storage, which is in memory. The caller drops the view's region. */
+/* Sets *out to a tensor whose whole storage is in memory. The caller drops the view's region. */
 void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *tensor, xt_view *out);
 
-/* The bytes of the file that xt_record_reader_view will want for a tensor of a record whose data begins at `data`. */
+/* Computes the range of the file that xt_record_reader_view will read for a tensor whose record's data begins at offset
+ * `data`. */
 void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc *tensor, uint64_t data,
                            uint64_t *offset, uint64_t *size);
 
-/* Turns the bytes of elements round in place: complex numbers by their halves. */
+/* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
 void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype);
 
-/* What xt_region_new could not give. */
+/* Sets the error after xt_region_new has returned NULL. */
 xt_status xt_region_refused(xt_error *error);
 
-/* Is the address good for the dtype's elements? */
+/* Returns true if the address is aligned for elements of the dtype. */
 bool xt_record_reader_aligned(const void *data, xt_dtype dtype);
 
 #endif

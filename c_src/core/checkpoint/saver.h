@@ -1,7 +1,7 @@
-/* Writing checkpoints, in one pass and without seeking back: everything that stands before the payload is known before
- * it, and checksums come after it. Payload bytes go from where they are to the sink; small things are gathered.
+/* Saver: writes a checkpoint in one pass, without seeking back. Everything before a payload is known before it is
+ * written, and checksums come after it. Payloads are written from where they are; small parts are gathered in a buffer.
  *
- *   xt_saver_begin → xt_saver_step (about so many bytes) until *finished → xt_saver_free
+ *   xt_saver_begin → xt_saver_step until *finished → xt_saver_free
  */
 #ifndef XT_CHECKPOINT_SAVER_H
 #define XT_CHECKPOINT_SAVER_H
@@ -13,21 +13,22 @@
 
 typedef struct {
   xt_status (*write)(void *context, const void *data, size_t size, xt_error *error);
-  /* Bytes of a payload that lie where they are until it is done with; NULL: they are written as all others. */
+  /* Takes bytes of a payload without copying them. They stay in place until the payload is done. If NULL, payloads are
+   * passed to `write` as well. */
   xt_status (*share)(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error);
   void *context;
 } xt_sink;
 
-/* The bytes of one storage (or of one tensor, in formats that have no storages). */
+/* The data of one storage, or of one tensor in formats without storages. */
 typedef struct {
   char key[24];
   xt_dtype dtype;
   int64_t numel;
   uint64_t bytes;
-  const uint8_t *data; /* NULL: `fetch` brings it when its turn comes */
+  const uint8_t *data; /* NULL if `fetch` provides it when the payload is about to be written */
 } xt_payload;
 
-/* A tensor as safetensors names it. */
+/* A tensor of a safetensors file. */
 typedef struct {
   const char *name;
   size_t name_size;
@@ -38,70 +39,73 @@ typedef struct {
 
 typedef struct xt_saver xt_saver;
 
-/* A format: what stands around the payloads. Each appends to w->out; NULL where there is nothing. */
+/* Writes the parts of a format around the payloads. Each function appends to s->out; all but `begin` may be NULL. */
 typedef struct {
   const char *name;
-  bool crc; /* `after` wants one */
+  bool crc; /* `after` needs the CRC of the payload */
   void (*begin)(xt_saver *s);
   void (*before)(xt_saver *s, size_t payload);
   void (*after)(xt_saver *s, size_t payload, uint32_t crc);
   void (*end)(xt_saver *s);
 } xt_format_writer;
 
-/* "F32"; NULL for dtypes that safetensors does not have. */
-const char *xt_safetensors_dtype(xt_dtype dtype);
-
-extern const xt_format_writer xt_zip_write, xt_legacy_write, xt_torch_stream_write, xt_safetensors_write;
-
 struct xt_saver {
+  /* set by the caller */
   const xt_format_writer *format;
-  xt_payload *payloads; /* in the order they are written */
+  xt_payload *payloads; /* in the order in which they are written */
   size_t count;
   const uint8_t *pickle;
   size_t pickle_size;
-  const char *root;               /* a zip's root folder */
-  const xt_named_tensor *tensors; /* safetensors: as many as payloads, in the same order */
-  const xt_buffer *metadata;      /* safetensors: length and text of a key, of its value, of the next key … */
+  const char *root;               /* root folder of a zip file */
+  const xt_named_tensor *tensors; /* safetensors: one per payload, in the same order */
+  const xt_buffer *metadata;      /* safetensors: keys and values in turn, each as a size_t and the text */
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
-  void (*done)(void *context, size_t payload); /* with what was fetched */
+  void (*done)(void *context, size_t payload); /* releases what `fetch` has provided */
   void *context;
-  xt_owner keeper;         /* of what need not be fetched; without one nobody helps with checksums */
+  xt_owner keeper; /* of the payloads that need no `fetch`; without one, the background thread computes no checksums */
+
   uint64_t total, written; /* payload bytes */
 
-  /* the writer's own */
+  /* private */
   int phase;
-  size_t next;  /* payload */
-  uint64_t at;  /* in it */
-  uint32_t crc; /* so far, where there is no: */
-  xt_checksum *sum;
+  size_t next;      /* current payload */
+  uint64_t at;      /* bytes of it that are written */
+  uint32_t crc;     /* of these bytes, if `sum` is NULL */
+  xt_checksum *sum; /* of the current payload, if the background thread helps */
   const uint8_t *data;
   bool failed;
-  uint64_t flushed;      /* bytes given to the sink */
-  xt_buffer out;         /* bytes that wait */
-  const void *long_part; /* of them, that is not copied: it stands behind `long_at` bytes of `out` */
-  size_t long_size, long_at;
-  xt_buffer central;
-  uint64_t records;
-  uint64_t header; /* where the record at hand begins */
+  uint64_t flushed;     /* bytes passed to the sink */
+  xt_buffer out;        /* bytes to be flushed */
+  const void *borrowed; /* bytes to be flushed that are not copied; they belong at position `borrowed_at` of `out` */
+  size_t borrowed_size, borrowed_at;
+
+  /* zip */
+  xt_buffer central; /* the central directory so far */
+  uint64_t records;  /* number of entries in it */
+  uint64_t header;   /* offset of the current record */
   uint64_t names_hash, crc_hash;
 };
 
-/* Fill in what is above first. After an error with `collect` set a step may be tried again; after any other not. */
+/* The public fields must be set before. After an error with `collect` set, the step may be repeated. After any other
+ * error, the save has failed. */
 void xt_saver_begin(xt_saver *s);
+
+/* Writes about `budget` bytes. */
 xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
 void xt_saver_free(xt_saver *s);
 
-/* Nobody will write on: whoever helps lets go of what it keeps. */
+/* Stops the background thread's work on the current payload, so that it releases its reference to the keeper. */
 void xt_saver_stop(xt_saver *s);
 
-/* Are the next so many bytes those of a large payload that is in memory, and not its last? */
+/* Returns true if the next `bytes` bytes all belong to one large payload that is in memory, and do not complete it. */
 bool xt_saver_in_payload(const xt_saver *s, uint64_t bytes);
 
-/* For layouts: appends bytes. More than 64 KiB of them are not copied, and stay where they are until they are flushed.
- */
+/* ---- For the formats ---- */
+
+/* Appends bytes to the output. More than 64 KiB are not copied: they must stay in place until they are flushed. */
 void xt_saver_append(xt_saver *s, const void *data, size_t size);
 
-/* Where the next byte of w->out will stand. */
-static inline uint64_t xt_saver_at(const xt_saver *s) { return s->flushed + s->out.size + s->long_size; }
+/* Returns the file offset of the next byte of the output. */
+static inline uint64_t xt_saver_at(const xt_saver *s) { return s->flushed + s->out.size + s->borrowed_size; }
 
 #endif

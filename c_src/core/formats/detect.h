@@ -1,12 +1,13 @@
-/* What a file is, by its first bytes: the strongest framing first, and never a second guess. */
+/* Detects the format of a checkpoint from its first bytes. The order of the tests is fixed: a format with an
+ * unambiguous signature is tested before one that is only guessed. */
 #ifndef XT_FORMATS_DETECT_H
 #define XT_FORMATS_DETECT_H
 
 #include "core/checkpoint/checkpoint.h"
 
-enum { XT_DETECT_SIZE = 1024 };
+enum { XT_DETECT_SIZE = 1024 }; /* number of leading bytes that detection looks at */
 
-/* The format; or an error that says what was found and what to do. */
+/* Sets *format, or returns an error that says what the file is and what to do about it. */
 xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, xt_error *error);
 
 #endif

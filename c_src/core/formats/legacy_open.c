@@ -1,41 +1,42 @@
-/* Legacy: torch 0.1.10 to 1.5. Five pickles (magic, protocol, system, object, keys of the storages), then for each key
- * the number of elements as 8 bytes and the elements. */
+/* Opens a legacy checkpoint. */
+#include "core/formats/legacy.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "core/base/cursor.h"
-#include "core/formats/format.h"
 
-enum { START, SMALL, OBJECT = SMALL + XT_LEGACY_SMALL, KEYS, STORAGES };
-enum { PROTOCOL = 1001, AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
+enum { START, HEADER, OBJECT = HEADER + XT_LEGACY_HEADER_PICKLES, KEYS, STORAGES };
+enum { AHEAD = 64 << 10, SMALL_STORAGE = 16 << 10 };
 
 typedef struct {
-  xt_window small, object, keys, walk; /* each pickle keeps its bytes: the tree points into them */
-  uint64_t at;                         /* where to go on */
+  xt_window header, object, keys; /* one per pickle: the tree points into their bytes */
+  xt_window counts;               /* element counts of the storages */
+  uint64_t at;                    /* offset of the next pickle */
   uint64_t object_size;
-  xt_node *list; /* of keys */
-  size_t next;   /* key */
-  uint64_t end;  /* of the last storage's elements */
-  uint64_t item; /* bytes of one of them */
+  xt_node *list; /* the keys */
+  size_t next;   /* index of the next key */
+  uint64_t end;  /* end of the previous storage's data */
+  uint64_t item; /* element size of the previous storage */
 } work;
 
-static xt_status broken(uint64_t at, xt_error *error, const char *what) {
-  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "the legacy checkpoint is broken: %s", what);
+static xt_status corrupt(uint64_t at, xt_error *error, const char *what) {
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "invalid legacy checkpoint: %s", what);
 }
 
-/* ---- Parts ---- */
+/* ---- Parts of the file, shared with the push parser ---- */
 
-xt_status xt_legacy_read_small(xt_checkpoint *c, int which, const uint8_t *data, size_t size, uint64_t at,
-                               xt_error *error) {
+xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data, size_t size, uint64_t at,
+                                xt_error *error) {
   xt_node *value;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
   xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)at, &value, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
-  if (which == 1 && (value->kind != XT_NODE_INT || value->integer != PROTOCOL))
-    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)at, "a legacy checkpoint of a protocol that is not %d",
-                       PROTOCOL);
-  if (which == 2 && value->kind != XT_NODE_DICT) return broken(at, error, "it does not describe a system");
+  if (index == 1 && (value->kind != XT_NODE_INT || value->integer != XT_LEGACY_PROTOCOL))
+    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)at,
+                       "unsupported protocol of a legacy checkpoint; expected %d", XT_LEGACY_PROTOCOL);
+  if (index == 2 && value->kind != XT_NODE_DICT) return corrupt(at, error, "expected a dict as the third pickle");
   return status;
 }
 
@@ -50,62 +51,62 @@ xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size
   xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)at, keys, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
-  if ((*keys)->kind != XT_NODE_LIST) return broken(at, error, "the keys of its storages are no list");
-  size_t stored = 0; /* arrays of numpy have their bytes in the pickle */
+  if ((*keys)->kind != XT_NODE_LIST) return corrupt(at, error, "expected a list of storage keys as the fifth pickle");
+  size_t stored = 0; /* without numpy arrays, whose data is inside the pickle */
   for (size_t i = 0; i < c->rebuild.storage_count; i++) stored += c->rebuild.storages[i].data == NULL;
   if ((*keys)->list.count != stored)
-    return broken(at, error, "it lists another number of storages than its tensors have");
+    return corrupt(at, error, "the number of listed storages differs from the number that the tensors use");
   c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
   if (!c->records || !xt_records_reserve(&c->directory, &c->arena, stored, true)) return xt_open_no_memory(error);
   return status;
 }
 
-/* torch writes fewer than an element's bytes too many when a byte storage is seen as a wider type: then the next count
- * stands a little further on. */
-static bool find_count(const uint8_t *bytes, uint64_t slack, int64_t numel, uint64_t *stray) {
-  for (*stray = 0; *stray <= slack; ++*stray)
-    if (xt_le(bytes + *stray, XT_LEGACY_PREFIX) == (uint64_t)numel) return true;
+/* Finds the element count, which may come after up to `slack` stray bytes: if a byte storage is viewed as a wider dtype
+ * and its size is not a multiple of the element size, torch writes the remaining bytes as well. */
+static bool find_count(const uint8_t *bytes, uint64_t slack, int64_t numel, uint64_t *skipped) {
+  for (*skipped = 0; *skipped <= slack; ++*skipped)
+    if (xt_le(bytes + *skipped, XT_LEGACY_PREFIX) == (uint64_t)numel) return true;
   return false;
 }
 
 static xt_status find_storage(const xt_checkpoint *c, const xt_node *key, uint64_t at, uint32_t *out, xt_error *error) {
-  size_t *which = key->kind == XT_NODE_TEXT ? xt_table_get(&c->rebuild.by_key, key->text.data, key->text.size) : NULL;
-  if (!which) return broken(at, error, "it lists a storage that no tensor has");
-  *out = (uint32_t)*which;
+  size_t *index = key->kind == XT_NODE_TEXT ? xt_table_get(&c->rebuild.by_key, key->text.data, key->text.size) : NULL;
+  if (!index) return corrupt(at, error, "a listed storage is not used by any tensor");
+  *out = (uint32_t)*index;
   return XT_STATUS_ok;
 }
 
 xt_status xt_legacy_locate_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
-                                   uint64_t at, uint32_t *which, uint64_t *data_offset, xt_error *error) {
-  uint64_t stray;
-  xt_status status = find_storage(c, key, at, which, error);
+                                   uint64_t at, uint32_t *index, uint64_t *data_offset, xt_error *error) {
+  uint64_t skipped;
+  xt_status status = find_storage(c, key, at, index, error);
   if (status != XT_STATUS_ok) return status;
-  const xt_storage *storage = &c->rebuild.storages[*which];
-  if (!find_count(bytes, slack, storage->numel, &stray))
-    return broken(at, error, "a storage has another number of elements than its tensors expect");
-  *data_offset = at + stray + XT_LEGACY_PREFIX;
+  const xt_storage *storage = &c->rebuild.storages[*index];
+  if (!find_count(bytes, slack, storage->numel, &skipped))
+    return corrupt(at, error, "the number of elements of a storage differs from the number in the pickle");
+  *data_offset = at + skipped + XT_LEGACY_PREFIX;
   if (storage->bytes > c->file_size - *data_offset)
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                       "a storage ends at byte %" PRIu64 " and the file at %" PRIu64
-                       ": most often an incomplete download; fetch it again",
+                       "a storage ends at byte %" PRIu64 " but the file has only %" PRIu64
+                       " bytes, probably an incomplete download; download it again",
                        *data_offset + storage->bytes, c->file_size);
-  bool taken;
+  bool duplicate;
   xt_record *record =
-      xt_records_add_stored(&c->directory, storage->key, storage->key_size, *data_offset, storage->bytes, &taken);
-  if (taken) return broken(at, error, "it lists a storage twice");
+      xt_records_add_stored(&c->directory, storage->key, storage->key_size, *data_offset, storage->bytes, &duplicate);
+  if (duplicate) return corrupt(at, error, "duplicate storage key");
   if (!record) return xt_open_no_memory(error);
-  c->records[*which] = record;
+  c->records[*index] = record;
   return XT_STATUS_ok;
 }
 
-/* ---- Through a file ---- */
+/* ---- Opening a file ---- */
 
-static xt_status read_small(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
+static xt_status read_header(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   size_t size;
-  if (!xt_window_pickle(c, &w->small, w->at, &size, need, error, &status)) return status;
-  const uint8_t *data = w->small.data + (w->at - w->small.at);
-  status = xt_legacy_read_small(c, c->state - SMALL, data, size, w->at, error);
+  if (!xt_window_scan_pickle(c, &w->header, w->at, &size, need, error, &status)) return status;
+  const uint8_t *data = w->header.data + (w->at - w->header.at);
+  status = xt_legacy_read_header(c, c->state - HEADER, data, size, w->at, error);
   w->at += size;
   c->state++;
   return status;
@@ -114,7 +115,7 @@ static xt_status read_small(xt_checkpoint *c, work *w, xt_need *need, xt_error *
 static xt_status read_object(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   size_t size;
-  if (!xt_window_pickle(c, &w->object, w->at, &size, need, error, &status)) return status;
+  if (!xt_window_scan_pickle(c, &w->object, w->at, &size, need, error, &status)) return status;
   status = xt_legacy_read_object(c, w->object.data, size, w->at, error);
   w->object_size = size;
   w->at += size;
@@ -125,7 +126,7 @@ static xt_status read_object(xt_checkpoint *c, work *w, xt_need *need, xt_error 
 static xt_status read_keys(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   size_t size;
-  if (!xt_window_pickle(c, &w->keys, w->at, &size, need, error, &status)) return status;
+  if (!xt_window_scan_pickle(c, &w->keys, w->at, &size, need, error, &status)) return status;
   status = xt_legacy_read_keys(c, w->keys.data, size, w->at, &w->list, error);
   w->end = w->at += size;
   w->item = 1;
@@ -133,18 +134,18 @@ static xt_status read_keys(xt_checkpoint *c, work *w, xt_need *need, xt_error *e
   return status;
 }
 
-static xt_status place_storage(xt_checkpoint *c, work *w, const xt_node *key, xt_need *need, xt_error *error) {
-  uint32_t which = 0;
-  xt_status status = find_storage(c, key, w->end, &which, error);
+static xt_status locate_storage(xt_checkpoint *c, work *w, const xt_node *key, xt_need *need, xt_error *error) {
+  uint32_t index = 0;
+  xt_status status = find_storage(c, key, w->end, &index, error);
   if (status != XT_STATUS_ok) return status;
-  const xt_storage *storage = &c->rebuild.storages[which];
-  uint64_t slack = w->item - 1, left = c->file_size - w->end, data_offset;
-  if (left < XT_LEGACY_PREFIX + slack) slack = left < XT_LEGACY_PREFIX ? 0 : left - XT_LEGACY_PREFIX;
-  /* small storages are walked through in memory, large ones are stepped over */
+  const xt_storage *storage = &c->rebuild.storages[index];
+  uint64_t slack = w->item - 1, rest = c->file_size - w->end, data_offset;
+  if (rest < XT_LEGACY_PREFIX + slack) slack = rest < XT_LEGACY_PREFIX ? 0 : rest - XT_LEGACY_PREFIX;
+  /* read ahead over small storages, skip the data of large ones */
   size_t ahead = storage->bytes < SMALL_STORAGE ? AHEAD : 0;
-  const uint8_t *bytes = xt_window_get(c, &w->walk, w->end, XT_LEGACY_PREFIX + slack, ahead, need, error, &status);
+  const uint8_t *bytes = xt_window_get(c, &w->counts, w->end, XT_LEGACY_PREFIX + slack, ahead, need, error, &status);
   if (!bytes) return status;
-  status = xt_legacy_locate_storage(c, key, bytes, slack, w->end, &which, &data_offset, error);
+  status = xt_legacy_locate_storage(c, key, bytes, slack, w->end, &index, &data_offset, error);
   if (status != XT_STATUS_ok) return status;
   w->end = data_offset + storage->bytes;
   w->item = xt_dtype_get(storage->dtype)->size;
@@ -152,10 +153,10 @@ static xt_status place_storage(xt_checkpoint *c, work *w, const xt_node *key, xt
   return XT_STATUS_ok;
 }
 
-/* Another save may follow, again after stray bytes. */
-static void find_next(xt_checkpoint *c, work *w) {
-  uint64_t left = c->file_size - w->end;
-  c->next = left && left >= w->item ? w->end : 0;
+/* Another save may follow. Fewer than an element's bytes are stray bytes of the last storage. */
+static void find_next_save(xt_checkpoint *c, work *w) {
+  uint64_t rest = c->file_size - w->end;
+  c->next = rest && rest >= w->item ? w->end : 0;
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
@@ -165,15 +166,15 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     w = c->work = xt_open_alloc(c, sizeof *w);
     if (!w) return xt_open_no_memory(error);
     w->at = c->base;
-    c->state = SMALL;
+    c->state = HEADER;
   }
   while (status == XT_STATUS_ok && !need->size) {
-    if (c->state < OBJECT) status = read_small(c, w, need, error);
+    if (c->state < OBJECT) status = read_header(c, w, need, error);
     else if (c->state == OBJECT) status = read_object(c, w, need, error);
     else if (c->state == KEYS) status = read_keys(c, w, need, error);
-    else if (w->next < w->list->list.count) status = place_storage(c, w, w->list->list.items[w->next], need, error);
+    else if (w->next < w->list->list.count) status = locate_storage(c, w, w->list->list.items[w->next], need, error);
     else {
-      find_next(c, w);
+      find_next_save(c, w);
       return xt_open_finish(c, w->object_size, NULL, error);
     }
   }

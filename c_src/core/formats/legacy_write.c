@@ -1,13 +1,12 @@
-/* Legacy: five pickles, then each storage as its number of elements and its elements, in the order of their keys. */
-#include "core/checkpoint/saver.h"
+/* Writes a legacy checkpoint. The payloads are in the order of their keys. */
+#include "core/formats/legacy.h"
+
 #include "core/pickle/pickler.h"
 
-static const uint8_t magic[] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
-
-static void put_pickle(xt_saver *w, xt_pickler *p) {
+static void put_pickle(xt_saver *s, xt_pickler *p) {
   xt_pickler_stop(p);
-  xt_buffer_put(&w->out, p->out.data, p->out.size);
-  w->out.failed |= p->out.failed;
+  xt_buffer_put(&s->out, p->out.data, p->out.size);
+  s->out.failed |= p->out.failed;
   xt_pickler_free(p);
 }
 
@@ -27,37 +26,35 @@ static void put_sizes(xt_pickler *p) {
   xt_pickler_put_set_items(p);
 }
 
-static void begin(xt_saver *w) {
+static void begin(xt_saver *s) {
   xt_pickler p;
-  xt_buffer_put(&w->out, "\x80\2\x8a\n", 4);
-  xt_buffer_put(&w->out, magic, sizeof magic);
-  xt_buffer_byte(&w->out, '.');
+  xt_buffer_put(&s->out, "\x80\2" XT_LEGACY_MAGIC, 2 + sizeof XT_LEGACY_MAGIC - 1);
   xt_pickler_begin(&p);
-  xt_pickler_put_int(&p, 1001);
-  put_pickle(w, &p);
+  xt_pickler_put_int(&p, XT_LEGACY_PROTOCOL);
+  put_pickle(s, &p);
   xt_pickler_begin(&p);
   xt_pickler_put_dict(&p);
   xt_pickler_put_mark(&p);
   xt_pickler_put_text(&p, "protocol_version", 16);
-  xt_pickler_put_int(&p, 1001);
+  xt_pickler_put_int(&p, XT_LEGACY_PROTOCOL);
   xt_pickler_put_text(&p, "little_endian", 13);
   xt_pickler_put_bool(&p, true);
   put_sizes(&p);
   xt_pickler_put_set_items(&p);
-  put_pickle(w, &p);
-  xt_saver_append(w, w->pickle, w->pickle_size);
+  put_pickle(s, &p);
+  xt_saver_append(s, s->pickle, s->pickle_size);
   xt_pickler_begin(&p);
   xt_pickler_put_list(&p);
   xt_pickler_put_mark(&p);
-  for (size_t i = 0; i < w->count; i++) {
+  for (size_t i = 0; i < s->count; i++) {
     size_t size = 0;
-    while (w->payloads[i].key[size]) size++;
-    xt_pickler_put_text(&p, w->payloads[i].key, size);
+    while (s->payloads[i].key[size]) size++;
+    xt_pickler_put_text(&p, s->payloads[i].key, size);
   }
   xt_pickler_put_appends(&p);
-  put_pickle(w, &p);
+  put_pickle(s, &p);
 }
 
-static void before(xt_saver *w, size_t i) { xt_buffer_le(&w->out, (uint64_t)w->payloads[i].numel, 8); }
+static void before(xt_saver *s, size_t i) { xt_buffer_le(&s->out, (uint64_t)s->payloads[i].numel, 8); }
 
 const xt_format_writer xt_legacy_write = {"legacy", false, begin, before, NULL, NULL};

@@ -1,8 +1,9 @@
-/* A plain pickle: pickle.dump of a state dict, with the tensors' bytes inside. It is read whole. */
+/* Opens a plain pickle. The whole file is read into memory. */
+#include "core/formats/plain_pickle.h"
+
 #include <inttypes.h>
 
 #include "core/checkpoint/record_reader.h"
-#include "core/formats/format.h"
 #include "core/memory/memory.h"
 #include "core/pickle/scan.h"
 
@@ -26,24 +27,24 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   case XT_SCAN_END: break;
   case XT_SCAN_SHORT:
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                       "the pickle has no end: most often an incomplete download, of which %" PRIu64
-                       " bytes are here; fetch it again",
+                       "the pickle does not end within the file of %" PRIu64
+                       " bytes, probably an incomplete download; download it again",
                        c->file_size);
   default:
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)(c->base + used),
-                       "this is no checkpoint that ExTorch knows, and no pickle: there is no instruction 0x%02x",
-                       data[used]);
+                       "unknown file format: the file is not a valid pickle, opcode 0x%02x does not exist", data[used]);
   }
-  /* the bytes of tensors and arrays are no part of what the limit is for: the work of parsing */
-  uint64_t rest = used - scan.payload;
-  if (rest > c->limits.pickle_bytes)
+  /* pickle_bytes limits the work of parsing, so the data of tensors and arrays does not count */
+  uint64_t structure = used - scan.payload;
+  if (structure > c->limits.pickle_bytes)
     return xt_error_set(error, XT_STATUS_limit,
-                        "a pickle of %" PRIu64 " bytes besides its tensors' data; the limit pickle_bytes is %" PRIu64,
-                        rest, c->limits.pickle_bytes);
+                        "the pickle has %" PRIu64 " bytes besides tensor data; the limit pickle_bytes is %" PRIu64
+                        " and can be raised with the option :limits",
+                        structure, c->limits.pickle_bytes);
   c->rebuild.ids = XT_IDS_NONE;
   xt_status status = xt_open_pickle(c, &c->rebuild, data, used, (int64_t)c->base, &c->root, error);
   c->next = c->base + used < c->file_size ? c->base + used : 0;
-  return status == XT_STATUS_ok ? xt_open_finish(c, rest, NULL, error) : status;
+  return status == XT_STATUS_ok ? xt_open_finish(c, structure, NULL, error) : status;
 }
 
 const xt_format xt_plain_pickle_format = {"pickle", true, step};

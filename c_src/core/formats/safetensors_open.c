@@ -1,109 +1,111 @@
-/* Safetensors: the length of a JSON header, the header, and the tensors' bytes without a gap. */
+/* Opens a safetensors file. */
+#include "core/base/printable.h"
+#include "core/formats/safetensors.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
 #include "core/base/json.h"
-#include "core/formats/format.h"
 
 enum { START, HEADER };
-enum { USUAL = 72 }; /* characters for a tensor; with shorter names there are more */
-enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000, MAX_DIMS = 64 };
+enum { USUAL_SIZE = 72 }; /* typical length of a tensor's description: the first guess of the number of tensors */
+enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000 };
 
 typedef struct {
   uint8_t *header;
   uint64_t header_size;
 } work;
 
-/* Where the tensors' bytes are. */
+/* The part of the file after the header. */
 typedef struct {
   uint64_t at, size;
-} extent;
+} data_range;
 
-/* A tensor as the header says it. */
+/* The description of a tensor in the header. */
 typedef struct {
   xt_json_string name, dtype;
-  int64_t sizes[MAX_DIMS], begin, end;
+  int64_t sizes[XT_MAX_DIMS], begin, end;
   uint32_t ndim;
   bool has_dtype, has_shape, has_offsets;
-} described;
+} tensor_header;
 
 typedef struct {
   const char *name;
   xt_dtype dtype;
-  int bits; /* of an element, where that is less than a byte of the dtype */
-} known;
+  int bits; /* of one element, for the formats that pack several into a byte; else 0 */
+} dtype_name;
 
-static const known dtypes[] = {{"F32", XT_float32, 0},
-                               {"F16", XT_float16, 0},
-                               {"BF16", XT_bfloat16, 0},
-                               {"I64", XT_int64, 0},
-                               {"F64", XT_float64, 0},
-                               {"I32", XT_int32, 0},
-                               {"I16", XT_int16, 0},
-                               {"I8", XT_int8, 0},
-                               {"U8", XT_uint8, 0},
-                               {"BOOL", XT_bool, 0},
-                               {"U16", XT_uint16, 0},
-                               {"U32", XT_uint32, 0},
-                               {"U64", XT_uint64, 0},
-                               {"C64", XT_complex64, 0},
-                               {"F8_E5M2", XT_float8_e5m2, 0},
-                               {"F8_E4M3", XT_float8_e4m3fn, 0},
-                               {"F8_E8M0", XT_float8_e8m0fnu, 0},
-                               {"F8_E4M3FNUZ", XT_float8_e4m3fnuz, 0},
-                               {"F8_E5M2FNUZ", XT_float8_e5m2fnuz, 0},
-                               {"F4", XT_float4_e2m1fn_x2, 4},
-                               {"F6_E2M3", XT_float6_e2m3fn_x4, 6},
-                               {"F6_E3M2", XT_float6_e3m2fn_x4, 6}};
+static const dtype_name dtypes[] = {{"F32", XT_float32, 0},
+                                    {"F16", XT_float16, 0},
+                                    {"BF16", XT_bfloat16, 0},
+                                    {"I64", XT_int64, 0},
+                                    {"F64", XT_float64, 0},
+                                    {"I32", XT_int32, 0},
+                                    {"I16", XT_int16, 0},
+                                    {"I8", XT_int8, 0},
+                                    {"U8", XT_uint8, 0},
+                                    {"BOOL", XT_bool, 0},
+                                    {"U16", XT_uint16, 0},
+                                    {"U32", XT_uint32, 0},
+                                    {"U64", XT_uint64, 0},
+                                    {"C64", XT_complex64, 0},
+                                    {"F8_E5M2", XT_float8_e5m2, 0},
+                                    {"F8_E4M3", XT_float8_e4m3fn, 0},
+                                    {"F8_E8M0", XT_float8_e8m0fnu, 0},
+                                    {"F8_E4M3FNUZ", XT_float8_e4m3fnuz, 0},
+                                    {"F8_E5M2FNUZ", XT_float8_e5m2fnuz, 0},
+                                    {"F4", XT_float4_e2m1fn_x2, 4},
+                                    {"F6_E2M3", XT_float6_e2m3fn_x4, 6},
+                                    {"F6_E3M2", XT_float6_e3m2fn_x4, 6}};
 
-static bool is(xt_json_string text, const char *word) {
-  return strlen(word) == text.size && !memcmp(text.data, word, text.size);
+static bool equals(xt_json_string text, const char *literal) {
+  return strlen(literal) == text.size && !memcmp(text.data, literal, text.size);
 }
 
-static const known *dtype_of(xt_json_string name) {
+static const dtype_name *find_dtype(xt_json_string name) {
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-    if (is(name, dtypes[i].name)) return &dtypes[i];
+    if (equals(name, dtypes[i].name)) return &dtypes[i];
   return NULL;
 }
 
-static xt_status broken(const described *t, xt_error *error, const char *what) {
-  return xt_error_at(error, XT_STATUS_corrupt, PREFIX, "the safetensors header is broken: %.*s %s",
-                     (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, what);
+static xt_status corrupt(const tensor_header *t, xt_error *error, const char *what) {
+  return xt_error_at(error, XT_STATUS_corrupt, PREFIX, "invalid safetensors header: tensor %s %s",
+                     xt_printable_text(t->name.data, t->name.size).text, what);
 }
 
 /* ---- JSON ---- */
 
-static bool read_shape(xt_json *j, described *t) {
+static bool read_shape(xt_json *j, tensor_header *t) {
   t->ndim = 0;
   if (!xt_json_array(j)) return false;
   while (xt_json_item(j)) {
-    if (t->ndim == MAX_DIMS) return xt_json_fail(j, "a tensor has more than 64 dimensions");
+    if (t->ndim == XT_MAX_DIMS) return xt_json_fail(j, "a tensor has more than 64 dimensions");
     if (!xt_json_integer(j, &t->sizes[t->ndim])) return false;
-    if (t->sizes[t->ndim++] < 0) return xt_json_fail(j, "a size is negative");
+    if (t->sizes[t->ndim++] < 0) return xt_json_fail(j, "a size in a shape is negative");
   }
   return !j->wrong;
 }
 
-static bool read_offsets(xt_json *j, described *t) {
+static bool read_offsets(xt_json *j, tensor_header *t) {
   return xt_json_array(j) && xt_json_item(j) && xt_json_integer(j, &t->begin) && xt_json_item(j) &&
          xt_json_integer(j, &t->end) && !xt_json_item(j) && !j->wrong;
 }
 
-/* ---- The usual form ----
+/* ---- Fast path ----
  *
- * {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} without a space is how everybody writes it. Whatever is written
- * otherwise goes the general way from its beginning, which also finds what is wrong. */
+ * Most writers use the form {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} without white space. A description in
+ * any other form, valid or not, is read again from its beginning by the general JSON parser. */
 
-static bool usual_text(const uint8_t **at, const uint8_t *end, const char *text, size_t size) {
+static bool skip_text(const uint8_t **at, const uint8_t *end, const char *text, size_t size) {
   if ((size_t)(end - *at) < size || memcmp(*at, text, size)) return false;
   *at += size;
   return true;
 }
 
-/* A few digits, without a leading 0. */
-static bool usual_number(const uint8_t **at, const uint8_t *end, int64_t *value) {
+/* Reads up to 18 digits without a leading zero. */
+static bool read_number(const uint8_t **at, const uint8_t *end, int64_t *value) {
   const uint8_t *start = *at;
   int64_t number = 0;
   while (*at < end && **at >= '0' && **at <= '9' && *at - start < 18) number = number * 10 + (*(*at)++ - '0');
@@ -111,46 +113,46 @@ static bool usual_number(const uint8_t **at, const uint8_t *end, int64_t *value)
   return *at > start && (*start != '0' || *at == start + 1) && *at < end && (**at < '0' || **at > '9');
 }
 
-static bool read_usual(xt_json *j, described *t) {
+static bool read_compact(xt_json *j, tensor_header *t) {
   const uint8_t *at = j->data + j->at, *end = j->data + j->size;
-  if (!usual_text(&at, end, "{\"dtype\":\"", 10)) return false;
+  if (!skip_text(&at, end, "{\"dtype\":\"", 10)) return false;
   t->dtype.data = (const char *)at;
   while (at < end && ((*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || *at == '_')) at++;
   t->dtype.size = (size_t)(at - (const uint8_t *)t->dtype.data);
-  if (!usual_text(&at, end, "\",\"shape\":[", 11)) return false;
+  if (!skip_text(&at, end, "\",\"shape\":[", 11)) return false;
   t->ndim = 0;
   while (at < end && *at != ']') {
-    if (t->ndim == MAX_DIMS || (t->ndim && !usual_text(&at, end, ",", 1))) return false;
-    if (!usual_number(&at, end, &t->sizes[t->ndim++])) return false;
+    if (t->ndim == XT_MAX_DIMS || (t->ndim && !skip_text(&at, end, ",", 1))) return false;
+    if (!read_number(&at, end, &t->sizes[t->ndim++])) return false;
   }
-  if (!usual_text(&at, end, "],\"data_offsets\":[", 18) || !usual_number(&at, end, &t->begin) ||
-      !usual_text(&at, end, ",", 1) || !usual_number(&at, end, &t->end) || !usual_text(&at, end, "]}", 2))
+  if (!skip_text(&at, end, "],\"data_offsets\":[", 18) || !read_number(&at, end, &t->begin) ||
+      !skip_text(&at, end, ",", 1) || !read_number(&at, end, &t->end) || !skip_text(&at, end, "]}", 2))
     return false;
   j->at = (size_t)(at - j->data);
   return true;
 }
 
-static bool read_tensor(xt_json *j, described *t) {
+static bool read_tensor(xt_json *j, tensor_header *t) {
   xt_json_string key;
-  if (!j->wrong && read_usual(j, t)) return true;
+  if (!j->wrong && read_compact(j, t)) return true;
   t->has_dtype = t->has_shape = t->has_offsets = false;
   if (!xt_json_object(j)) return false;
   while (xt_json_key(j, &key)) {
-    bool *has = is(key, "dtype")          ? &t->has_dtype
-                : is(key, "shape")        ? &t->has_shape
-                : is(key, "data_offsets") ? &t->has_offsets
-                                          : NULL;
-    if (!has) return xt_json_fail(j, "a tensor has a field that is no dtype, shape or data_offsets");
-    if (*has) return xt_json_fail(j, "an object has one key twice");
+    bool *has = equals(key, "dtype")          ? &t->has_dtype
+                : equals(key, "shape")        ? &t->has_shape
+                : equals(key, "data_offsets") ? &t->has_offsets
+                                              : NULL;
+    if (!has) return xt_json_fail(j, "unknown field of a tensor; expected dtype, shape and data_offsets");
+    if (*has) return xt_json_fail(j, "duplicate key in an object");
     *has = true;
     bool read = has == &t->has_dtype   ? xt_json_text(j, &t->dtype)
                 : has == &t->has_shape ? read_shape(j, t)
                                        : read_offsets(j, t);
-    if (!read) return j->wrong ? false : xt_json_fail(j, "data_offsets are not two");
+    if (!read) return j->wrong ? false : xt_json_fail(j, "expected two integers as data_offsets");
   }
   if (j->wrong) return false;
   return (t->has_dtype && t->has_shape && t->has_offsets) ||
-         xt_json_fail(j, "a tensor lacks its dtype, shape or data_offsets");
+         xt_json_fail(j, "missing field of a tensor; expected dtype, shape and data_offsets");
 }
 
 static xt_node *text_node(xt_arena *arena, xt_json_string text) {
@@ -164,22 +166,22 @@ static xt_status read_metadata(xt_checkpoint *c, xt_json *j, xt_error *error) {
   xt_json_string key, value;
   bool is_new = true;
   xt_node *dict = c->metadata = xt_node_new(&c->arena, XT_NODE_DICT);
-  bool memory = dict != NULL, entered = xt_json_object(j);
-  while (memory && entered && is_new && xt_json_key(j, &key) && xt_json_text(j, &value)) {
-    memory = xt_table_put(&keys, key.data, key.size, &is_new) != NULL;
+  bool ok = dict != NULL, entered = xt_json_object(j);
+  while (ok && entered && is_new && xt_json_key(j, &key) && xt_json_text(j, &value)) {
+    ok = xt_table_put(&keys, key.data, key.size, &is_new) != NULL;
     xt_node *k = text_node(&c->arena, key), *v = text_node(&c->arena, value);
-    memory = memory && k && v && xt_node_append(&c->arena, dict, k) && xt_node_append(&c->arena, dict, v);
+    ok = ok && k && v && xt_node_append(&c->arena, dict, k) && xt_node_append(&c->arena, dict, v);
   }
   xt_table_free(&keys);
-  if (!is_new) xt_json_fail(j, "an object has one key twice");
-  return memory ? XT_STATUS_ok : xt_open_no_memory(error);
+  if (!is_new) xt_json_fail(j, "duplicate key in an object");
+  return ok ? XT_STATUS_ok : xt_open_no_memory(error);
 }
 
 /* ---- Tensors ---- */
 
-/* The shape in whole bytes of the dtype: sub-byte elements are packed along the last dimension, or the tensor is flat
- * when that does not come out even. */
-static bool pack(described *t, int bits) {
+/* Converts the shape of a tensor with elements smaller than a byte: they are packed along the last dimension. If that
+ * dimension does not fill whole bytes, the tensor becomes one-dimensional. */
+static bool pack_shape(tensor_header *t, int bits) {
   int64_t last = t->ndim ? t->sizes[t->ndim - 1] : 1, packed;
   if (!bits) return true;
   if (__builtin_mul_overflow(last, bits, &packed)) return false;
@@ -192,8 +194,8 @@ static bool pack(described *t, int bits) {
   return true;
 }
 
-/* Bits of all elements, exactly. */
-static bool count_bits(const described *t, uint64_t bits, uint64_t *out) {
+/* Computes the number of bits of all elements. Returns false on overflow. */
+static bool count_bits(const tensor_header *t, uint64_t bits, uint64_t *out) {
   *out = bits;
   for (uint32_t d = 0; d < t->ndim; d++)
     if (t->sizes[d] == 0) return *out = 0, true;
@@ -202,32 +204,33 @@ static bool count_bits(const described *t, uint64_t bits, uint64_t *out) {
   return true;
 }
 
-/* Nobody points to the records yet, so they may move. */
-static bool room_for_one(xt_checkpoint *c) {
+/* The records may move, because nothing points to them yet. */
+static bool reserve_record(xt_checkpoint *c) {
   xt_records old = c->directory;
-  if (old.count < old.room) return true;
-  if (!xt_records_reserve(&c->directory, &c->arena, 2 * old.room, false)) return false;
+  if (old.count < old.capacity) return true;
+  if (!xt_records_reserve(&c->directory, &c->arena, 2 * old.capacity, false)) return false;
   memcpy(c->directory.list, old.list, old.count * sizeof *old.list);
   return true;
 }
 
-static xt_status add_tensor(xt_checkpoint *c, const extent *data, described *t, xt_error *error) {
-  const known *kind = dtype_of(t->dtype);
+static xt_status add_tensor(xt_checkpoint *c, const data_range *data, tensor_header *t, xt_error *error) {
+  const dtype_name *kind = find_dtype(t->dtype);
   uint64_t bits;
   uint32_t storage;
-  bool taken;
-  if (!kind) return broken(t, error, "has a dtype that safetensors does not have");
+  bool duplicate;
+  if (!kind) return corrupt(t, error, "has an unknown dtype");
   size_t item = xt_dtype_get(kind->dtype)->size;
-  if (t->begin < 0 || t->end < t->begin) return broken(t, error, "has offsets that are no range");
+  if (t->begin < 0 || t->end < t->begin) return corrupt(t, error, "has data_offsets that are not a valid range");
   if ((uint64_t)t->end > data->size)
-    return xt_error_at(
-        error, XT_STATUS_truncated, (int64_t)c->file_size,
-        "%.*s ends at byte %" PRIu64 " and the file at %" PRIu64 ": most often an incomplete download; fetch it again",
-        (int)(t->name.size < 200 ? t->name.size : 200), t->name.data, data->at + (uint64_t)t->end, c->file_size);
+    return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
+                       "tensor %s ends at byte %" PRIu64 " but the file has only %" PRIu64
+                       " bytes, probably an incomplete download; download it again",
+                       xt_printable_text(t->name.data, t->name.size).text, data->at + (uint64_t)t->end, c->file_size);
   if (!count_bits(t, kind->bits ? (uint64_t)kind->bits : 8 * item, &bits))
-    return broken(t, error, "has a shape that overflows");
-  if (bits != 8 * (uint64_t)(t->end - t->begin)) return broken(t, error, "has a shape that its bytes do not fit");
-  if (!pack(t, kind->bits)) return broken(t, error, "has a shape that overflows");
+    return corrupt(t, error, "has a shape whose size overflows");
+  if (bits != 8 * (uint64_t)(t->end - t->begin))
+    return corrupt(t, error, "has a shape that does not fit its data_offsets");
+  if (!pack_shape(t, kind->bits)) return corrupt(t, error, "has a shape whose size overflows");
   xt_node *key = text_node(&c->arena, t->name), *tensor;
   if (!key) return xt_open_no_memory(error);
   c->rebuild.error = error;
@@ -236,61 +239,62 @@ static xt_status add_tensor(xt_checkpoint *c, const extent *data, described *t, 
   if (status == XT_STATUS_ok)
     status = xt_rebuild_contiguous(&c->rebuild, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
   if (status != XT_STATUS_ok) return status;
-  if (!room_for_one(c)) return xt_open_no_memory(error);
+  if (!reserve_record(c)) return xt_open_no_memory(error);
   if (!xt_records_add_stored(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,
-                             (uint64_t)(t->end - t->begin), &taken))
+                             (uint64_t)(t->end - t->begin), &duplicate))
     return xt_open_no_memory(error);
   return xt_node_append(&c->arena, c->root, key) && xt_node_append(&c->arena, c->root, tensor)
              ? XT_STATUS_ok
              : xt_open_no_memory(error);
 }
 
-static int by_place(const void *a, const void *b) {
+static int compare_records(const void *a, const void *b) {
   const xt_record *x = *(xt_record *const *)a, *y = *(xt_record *const *)b;
   if (x->header != y->header) return x->header < y->header ? -1 : 1;
   return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* No holes, no overlaps, nothing after the end. */
-static xt_status check_places(xt_checkpoint *c, uint64_t at, xt_error *error) {
+/* Checks that the tensors cover the file after the header without gaps or overlaps. */
+static xt_status check_layout(xt_checkpoint *c, uint64_t at, xt_error *error) {
   xt_record **sorted = malloc((c->directory.count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
   if (!sorted) return xt_open_no_memory(error);
   bool in_order = true;
   for (size_t i = 0; i < c->directory.count; i++) {
     sorted[i] = &c->directory.list[i];
-    in_order &= !i || by_place(&sorted[i - 1], &sorted[i]) <= 0;
+    in_order &= !i || compare_records(&sorted[i - 1], &sorted[i]) <= 0;
   }
-  if (!in_order) qsort(sorted, c->directory.count, sizeof *sorted, by_place);
+  if (!in_order) qsort(sorted, c->directory.count, sizeof *sorted, compare_records);
   for (size_t i = 0; i < c->directory.count && status == XT_STATUS_ok; i++) {
     if (sorted[i]->header != at)
-      status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "the safetensors file is broken: %s",
-                           sorted[i]->header > at ? "no tensor has the bytes between two others" : "tensors overlap");
+      status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "invalid safetensors file: %s",
+                           sorted[i]->header > at ? "gap between two tensors" : "two tensors overlap");
     at = sorted[i]->end;
   }
   free(sorted);
-  if (status == XT_STATUS_ok && at != c->file_size && !c->endless)
-    status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)at,
-                         "the safetensors file is broken: its tensors end at byte %" PRIu64 " and the file at %" PRIu64,
-                         at, c->file_size);
+  if (status == XT_STATUS_ok && at != c->file_size && !c->size_unknown)
+    status =
+        xt_error_at(error, XT_STATUS_corrupt, (int64_t)at,
+                    "invalid safetensors file: the tensors end at byte %" PRIu64 " but the file has %" PRIu64 " bytes",
+                    at, c->file_size);
   return status;
 }
 
-/* Names come once: the index of tensors has them in a table already. */
+/* Checks that no name occurs twice, with the table of names that the index already has. */
 static xt_status check_names(const xt_checkpoint *c, xt_error *error) {
   for (size_t i = 0; c->index.names.count < c->index.count && i < c->index.count; i++)
     if (c->index.same[i]) {
-      described t = {.name = {c->index.entries[i].name, c->index.entries[i].name_size}};
-      return broken(&t, error, "comes twice");
+      tensor_header t = {.name = {c->index.entries[i].name, c->index.entries[i].name_size}};
+      return corrupt(&t, error, "is defined twice");
     }
   return XT_STATUS_ok;
 }
 
 xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error) {
   xt_json j;
-  described t;
-  size_t count = size / USUAL + 1;
-  extent data = {PREFIX + size, c->file_size - PREFIX - size};
+  tensor_header t;
+  size_t count = size / USUAL_SIZE + 1;
+  data_range data = {PREFIX + size, c->file_size - PREFIX - size};
   xt_json_begin(&j, header, size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
   if (!c->root || !xt_records_reserve(&c->directory, &c->arena, count, false) ||
@@ -299,8 +303,8 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
   if (xt_json_object(&j)) {
     while (xt_json_key(&j, &t.name)) {
       xt_status status = XT_STATUS_ok;
-      if (is(t.name, "__metadata__")) {
-        if (c->metadata) xt_json_fail(&j, "an object has one key twice");
+      if (equals(t.name, "__metadata__")) {
+        if (c->metadata) xt_json_fail(&j, "duplicate key in an object");
         else status = read_metadata(c, &j, error);
       } else if (read_tensor(&j, &t)) {
         status = add_tensor(c, &data, &t, error);
@@ -313,7 +317,7 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
     if (error->offset >= 0) error->offset += PREFIX;
     return status;
   }
-  status = check_places(c, data.at, error);
+  status = check_layout(c, data.at, error);
   if (status != XT_STATUS_ok) return status;
   c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
   if (!c->records) return xt_open_no_memory(error);
@@ -325,12 +329,12 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
 xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error) {
   *size = xt_le(prefix, PREFIX);
   if (*size > MAX_HEADER)
-    return xt_error_at(error, XT_STATUS_limit, 0, "a safetensors header of %" PRIu64 " bytes; the format allows %d",
-                       *size, MAX_HEADER);
+    return xt_error_at(error, XT_STATUS_limit, 0,
+                       "the safetensors header has %" PRIu64 " bytes; the format allows at most %d", *size, MAX_HEADER);
   if (*size > c->file_size - PREFIX)
     return xt_error_at(error, XT_STATUS_truncated, 0,
-                       "the safetensors header has %" PRIu64 " bytes and the file only %" PRIu64
-                       ": most often an incomplete download; fetch it again",
+                       "the safetensors header has %" PRIu64 " bytes but the file has only %" PRIu64
+                       ", probably an incomplete download; download it again",
                        *size, c->file_size);
   return XT_STATUS_ok;
 }
@@ -343,7 +347,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_status status = xt_safetensors_header_size(c, c->head, &w->header_size, error);
   if (status != XT_STATUS_ok) return status;
   c->state = HEADER;
-  return xt_open_ask(c, &w->header, PREFIX, w->header_size, need, error);
+  return xt_open_request(c, &w->header, PREFIX, w->header_size, need, error);
 }
 
 const xt_format xt_safetensors_format = {"safetensors", false, step};

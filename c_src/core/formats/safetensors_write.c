@@ -1,23 +1,23 @@
-/* Safetensors: the header's length, the header as JSON, padded, and the tensors without a gap. */
+/* Writes a safetensors file. */
+#include "core/formats/safetensors.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "core/checkpoint/saver.h"
-
 static void put_string(xt_buffer *out, const char *text, size_t size) {
   char escape[8];
-  size_t plain = 0; /* from here on nothing was escaped, and nothing written */
+  size_t flushed = 0; /* number of characters already written to `out` */
   xt_buffer_byte(out, '"');
   for (size_t i = 0; i < size; i++) {
     uint8_t c = (uint8_t)text[i];
     if (c >= 0x20 && c != '"' && c != '\\') continue;
-    xt_buffer_put(out, text + plain, i - plain);
+    xt_buffer_put(out, text + flushed, i - flushed);
     if (c >= 0x20) snprintf(escape, sizeof escape, "\\%c", c);
     else snprintf(escape, sizeof escape, "\\u%04x", c);
     xt_buffer_text(out, escape);
-    plain = i + 1;
+    flushed = i + 1;
   }
-  xt_buffer_put(out, text + plain, size - plain);
+  xt_buffer_put(out, text + flushed, size - flushed);
   xt_buffer_byte(out, '"');
 }
 
@@ -71,7 +71,7 @@ static void put_tensor(xt_buffer *out, const xt_named_tensor *t, uint64_t from, 
   xt_buffer_text(out, xt_safetensors_dtype(t->dtype));
   xt_buffer_text(out, "\",\"shape\":[");
   for (int d = 0; d < t->ndim; d++) {
-    /* two of them in a byte, which safetensors counts one by one */
+    /* torch counts bytes of two elements, safetensors counts elements */
     int64_t size = t->dtype == XT_float4_e2m1fn_x2 && d == t->ndim - 1 ? 2 * t->sizes[d] : t->sizes[d];
     if (d) xt_buffer_byte(out, ',');
     xt_buffer_decimal(out, (uint64_t)size);

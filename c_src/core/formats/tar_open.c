@@ -1,16 +1,16 @@
-/* Tar: torch before 0.1.10. Three members matter: `storages` and `tensors`, tables of pickled heads and raw numbers,
- * and `pickle`, the object, whose persistent ids are keys of those tables. */
+/* Opens a tar checkpoint. */
+#include "core/formats/tar.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/formats/format.h"
 
 enum { START, MEMBERS, COUNT, STORAGE, VIEWS, TENSORS, OBJECT };
 enum { MAX_TABLE = 64 << 20 };
-enum { BLOCK = 512, AHEAD = 64 << 10, MAX_DIMS = 64 };
+enum { BLOCK = 512, AHEAD = 64 << 10 };
 enum { STORAGES_MEMBER, TENSORS_MEMBER, PICKLE_MEMBER, MEMBER_COUNT };
 
 typedef struct {
@@ -20,20 +20,20 @@ typedef struct {
 
 typedef struct {
   member members[MEMBER_COUNT];
-  xt_window walk;
-  uint64_t at;  /* where to go on */
-  int64_t left; /* storages to come */
+  xt_window window;
+  uint64_t at;           /* offset of the next header or pickle */
+  int64_t storages_left; /* number of storages that are not read yet */
   uint8_t *tensors, *pickle;
 } work;
 
-static xt_status broken(uint64_t at, xt_error *error, const char *what) {
-  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "the tar checkpoint is broken: %s", what);
+static xt_status corrupt(uint64_t at, xt_error *error, const char *what) {
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)at, "invalid tar checkpoint: %s", what);
 }
 
 /* ---- Members ---- */
 
-/* Octal digits, ended by a space or NUL. */
-static bool octal(const uint8_t *text, size_t size, uint64_t *out) {
+/* Reads octal digits, which end with a space or NUL. */
+static bool read_octal(const uint8_t *text, size_t size, uint64_t *out) {
   size_t i = 0;
   *out = 0;
   while (i < size && text[i] == ' ') i++;
@@ -41,13 +41,13 @@ static bool octal(const uint8_t *text, size_t size, uint64_t *out) {
   return i == size || text[i] == ' ' || text[i] == 0;
 }
 
-static bool checksum_holds(const uint8_t *header) {
+static bool check_header(const uint8_t *header) {
   uint64_t sum = 0, expected;
   for (int i = 0; i < BLOCK; i++) sum += i >= 148 && i < 156 ? ' ' : header[i];
-  return octal(header + 148, 8, &expected) && sum == expected;
+  return read_octal(header + 148, 8, &expected) && sum == expected;
 }
 
-static int member_of(const uint8_t *header) {
+static int find_member(const uint8_t *header) {
   static const char *const names[MEMBER_COUNT] = {"storages", "tensors", "pickle"};
   const char *name = (const char *)header;
   if (!strncmp(name, "./", 2)) name += 2;
@@ -59,29 +59,31 @@ static int member_of(const uint8_t *header) {
 static xt_status read_member(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   uint64_t size;
-  bool over = w->at == c->file_size;
-  const uint8_t *header = over ? NULL : xt_window_get(c, &w->walk, w->at, BLOCK, 0, need, error, &status);
-  if (!over && !header) return status;
-  if (over || !header[0]) { /* the end: a block of zeros */
+  bool at_end = w->at == c->file_size;
+  const uint8_t *header = at_end ? NULL : xt_window_get(c, &w->window, w->at, BLOCK, 0, need, error, &status);
+  if (!at_end && !header) return status;
+  if (at_end || !header[0]) { /* the end of the tar is a block of zeros */
     for (int i = 0; i < MEMBER_COUNT; i++)
       if (!w->members[i].found)
-        return broken(w->at, error, "it lacks one of its members: storages, tensors and pickle");
+        return corrupt(w->at, error, "one of the members storages, tensors and pickle is missing");
     w->at = w->members[STORAGES_MEMBER].at;
     c->state = COUNT;
     return XT_STATUS_ok;
   }
-  if (!checksum_holds(header) || !octal(header + 124, 12, &size)) return broken(w->at, error, "a header is damaged");
-  int which = member_of(header);
+  if (!check_header(header) || !read_octal(header + 124, 12, &size))
+    return corrupt(w->at, error, "the checksum or size in a member's header is wrong");
+  int index = find_member(header);
   char type = (char)header[156];
   if (size > c->file_size - w->at - BLOCK)
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                       "a member of the tar ends at byte %" PRIu64 " and the file at %" PRIu64
-                       ": most often an incomplete download; fetch it again",
+                       "a member of the tar file ends at byte %" PRIu64 " but the file has only %" PRIu64
+                       " bytes, probably an incomplete download; download it again",
                        w->at + BLOCK + size, c->file_size);
-  if (which >= 0) {
-    if (type != '0' && type != 0) return broken(w->at, error, "a member is a link or a folder");
-    if (w->members[which].found) return broken(w->at, error, "a member comes twice");
-    w->members[which] = (member){w->at + BLOCK, size, true};
+  if (index >= 0) {
+    if (type != '0' && type != 0)
+      return corrupt(w->at, error, "expected a regular file as a member, got a link or directory");
+    if (w->members[index].found) return corrupt(w->at, error, "duplicate member");
+    w->members[index] = (member){w->at + BLOCK, size, true};
   }
   uint64_t padded = (size + BLOCK - 1) / BLOCK * BLOCK;
   w->at += BLOCK + padded;
@@ -91,33 +93,34 @@ static xt_status read_member(xt_checkpoint *c, work *w, xt_need *need, xt_error 
 
 /* ---- Storages ---- */
 
-static bool in_member(const work *w, int which, uint64_t at, uint64_t size) {
-  const member *m = &w->members[which];
+static bool in_member(const work *w, int index, uint64_t at, uint64_t size) {
+  const member *m = &w->members[index];
   return at >= m->at && at - m->at <= m->size && size <= m->size - (at - m->at);
 }
 
-/* A pickle of the storages member; NULL with a need or an error. Its strings are copied: the window moves on. */
-static xt_node *walk_pickle(xt_checkpoint *c, work *w, xt_need *need, xt_error *error, xt_status *status) {
+/* Reads the next pickle of the member `storages`. Returns NULL with a need or an error. The pickle is copied, because
+ * the tree points into it and the window moves. */
+static xt_node *read_pickle(xt_checkpoint *c, work *w, xt_need *need, xt_error *error, xt_status *status) {
   size_t size;
   xt_node *root;
-  if (!xt_window_pickle(c, &w->walk, w->at, &size, need, error, status)) return NULL;
-  const char *kept = xt_arena_text(&c->arena, (const char *)w->walk.data + (w->at - w->walk.at), size);
-  if (!kept) {
+  if (!xt_window_scan_pickle(c, &w->window, w->at, &size, need, error, status)) return NULL;
+  const char *copy = xt_arena_text(&c->arena, (const char *)w->window.data + (w->at - w->window.at), size);
+  if (!copy) {
     *status = xt_open_no_memory(error);
     return NULL;
   }
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  *status = xt_open_pickle(c, &plain, (const uint8_t *)kept, size, (int64_t)w->at, &root, error);
+  *status = xt_open_pickle(c, &plain, (const uint8_t *)copy, size, (int64_t)w->at, &root, error);
   xt_rebuild_free(&plain);
   if (*status == XT_STATUS_ok && !in_member(w, STORAGES_MEMBER, w->at, size))
-    *status = broken(w->at, error, "a member ends in the middle");
+    *status = corrupt(w->at, error, "a member ends too early");
   w->at += size;
   return *status == XT_STATUS_ok ? root : NULL;
 }
 
-/* Integers are keys by their decimal text, as persistent ids are. */
-static xt_node *label_of(xt_arena *arena, const xt_node *key) {
-  if (key->kind == XT_NODE_TEXT) return (xt_node *)key;
+/* Returns the key as a text node. Integer keys are written in decimal, as in the persistent ids. */
+static const xt_node *make_label(xt_arena *arena, const xt_node *key) {
+  if (key->kind == XT_NODE_TEXT) return key;
   xt_node *label = key->kind == XT_NODE_INT ? xt_node_new(arena, XT_NODE_TEXT) : NULL;
   char *text = label ? xt_arena_alloc(arena, 24, 1) : NULL;
   if (!text) return NULL;
@@ -130,13 +133,13 @@ static xt_status add_label(xt_checkpoint *c, const xt_node *label, xt_node *node
   bool is_new;
   size_t *slot = xt_table_put(&c->rebuild.labels, label->text.data, label->text.size, &is_new);
   if (!slot) return xt_open_no_memory(error);
-  if (!is_new) return broken(at, error, "a key comes twice");
+  if (!is_new) return corrupt(at, error, "duplicate key");
   *slot = (size_t)node;
   return XT_STATUS_ok;
 }
 
-static xt_node *storage_labelled(const xt_checkpoint *c, xt_arena *arena, const xt_node *key) {
-  const xt_node *label = label_of(arena, key);
+static xt_node *find_storage(const xt_checkpoint *c, xt_arena *arena, const xt_node *key) {
+  const xt_node *label = make_label(arena, key);
   size_t *slot = label ? xt_table_get(&c->rebuild.labels, label->text.data, label->text.size) : NULL;
   xt_node *node = slot ? (xt_node *)*slot : NULL;
   return node && node->kind == XT_NODE_STORAGE ? node : NULL;
@@ -148,32 +151,33 @@ static xt_node *storage_node(xt_checkpoint *c, uint32_t index, int64_t start, in
   return node;
 }
 
-/* (key, location, class), then the number of elements and the elements. The head is read again when its count is not in
- * the window yet, so nothing is kept before all is there. */
+/* Reads (key, location, class), the number of elements and the elements. If the number of elements is not in the
+ * window yet, the next call reads the pickle again, so nothing is stored before that. */
 static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   uint64_t start = w->at;
   uint32_t index;
-  xt_node *head = walk_pickle(c, w, need, error, &status);
+  xt_node *head = read_pickle(c, w, need, error, &status);
   if (!head) return status;
-  bool fits = head->kind == XT_NODE_TUPLE && head->list.count == 3 && head->list.items[1]->kind == XT_NODE_TEXT;
-  xt_dtype dtype = fits ? xt_rebuild_storage_dtype(head->list.items[2]) : XT_DTYPE_COUNT;
-  xt_node *label = fits ? label_of(&c->arena, head->list.items[0]) : NULL;
-  if (!label || dtype == XT_DTYPE_COUNT) return broken(start, error, "a storage has no key, location or class");
-  if (!in_member(w, STORAGES_MEMBER, w->at, 8)) return broken(w->at, error, "a member ends in the middle");
-  const uint8_t *count = xt_window_get(c, &w->walk, w->at, 8, AHEAD, need, error, &status);
+  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3 && head->list.items[1]->kind == XT_NODE_TEXT;
+  xt_dtype dtype = valid ? xt_rebuild_storage_dtype(head->list.items[2]) : XT_DTYPE_COUNT;
+  const xt_node *label = valid ? make_label(&c->arena, head->list.items[0]) : NULL;
+  if (!label || dtype == XT_DTYPE_COUNT) return corrupt(start, error, "expected (key, location, class) of a storage");
+  if (!in_member(w, STORAGES_MEMBER, w->at, 8)) return corrupt(w->at, error, "a member ends too early");
+  const uint8_t *count = xt_window_get(c, &w->window, w->at, 8, AHEAD, need, error, &status);
   if (!count) {
     w->at = start;
-    if (status == XT_STATUS_ok) { /* once more from the head, with enough behind it */
+    if (status == XT_STATUS_ok) { /* request the pickle together with the element count */
       uint64_t from = start, size = need->offset + need->size - start;
-      w->walk.size = 0;
-      xt_window_get(c, &w->walk, from, size, 0, need, error, &status);
+      w->window.size = 0;
+      xt_window_get(c, &w->window, from, size, 0, need, error, &status);
     }
     return status;
   }
   uint64_t numel = xt_le(count, 8);
   w->at += 8;
-  if (numel > INT64_MAX / 16) return broken(w->at, error, "a storage's size is negative or too large");
+  if (numel > INT64_MAX / 16)
+    return corrupt(w->at, error, "the number of elements of a storage is negative or too large");
   c->rebuild.error = error;
   status = xt_rebuild_add_storage(&c->rebuild, label, "", dtype, (int64_t)numel, &index);
   if (status != XT_STATUS_ok) return status;
@@ -181,35 +185,36 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   storage->location = head->list.items[1]->text.data;
   storage->location_size = head->list.items[1]->text.size;
   if (!in_member(w, STORAGES_MEMBER, w->at, storage->bytes))
-    return broken(w->at, error, "a storage ends in the middle");
-  bool taken;
+    return corrupt(w->at, error, "a storage ends after its member");
+  bool duplicate;
   xt_node *node = storage_node(c, index, 0, (int64_t)numel);
   xt_record *record =
-      xt_records_add_stored(&c->directory, label->text.data, label->text.size, w->at, storage->bytes, &taken);
-  if (taken) return broken(w->at, error, "a key comes twice");
+      xt_records_add_stored(&c->directory, label->text.data, label->text.size, w->at, storage->bytes, &duplicate);
+  if (duplicate) return corrupt(w->at, error, "duplicate key");
   if (!record || !node) return xt_open_no_memory(error);
   w->at += storage->bytes;
-  w->left--;
+  w->storages_left--;
   return add_label(c, label, node, w->at, error);
 }
 
-/* [(key, key of the storage it is a part of, offset, count) …] */
+/* Reads the views of storages: [(key, key of the viewed storage, offset, count) …] */
 static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   uint64_t start = w->at;
-  xt_node *views = walk_pickle(c, w, need, error, &status);
+  xt_node *views = read_pickle(c, w, need, error, &status);
   if (!views) return status;
-  if (views->kind != XT_NODE_LIST) return broken(start, error, "its storages' views are no list");
+  if (views->kind != XT_NODE_LIST) return corrupt(start, error, "expected a list of views of storages");
   for (size_t i = 0; i < views->list.count; i++) {
     const xt_node *view = views->list.items[i];
-    bool fits = view->kind == XT_NODE_TUPLE && view->list.count == 4 && view->list.items[2]->kind == XT_NODE_INT &&
-                view->list.items[3]->kind == XT_NODE_INT;
-    const xt_node *root = fits ? storage_labelled(c, &c->arena, view->list.items[1]) : NULL;
-    xt_node *label = fits ? label_of(&c->arena, view->list.items[0]) : NULL;
-    if (!root || !label) return broken(start, error, "a view of a storage is malformed");
+    bool valid = view->kind == XT_NODE_TUPLE && view->list.count == 4 && view->list.items[2]->kind == XT_NODE_INT &&
+                 view->list.items[3]->kind == XT_NODE_INT;
+    const xt_node *root = valid ? find_storage(c, &c->arena, view->list.items[1]) : NULL;
+    const xt_node *label = valid ? make_label(&c->arena, view->list.items[0]) : NULL;
+    if (!root || !label)
+      return corrupt(start, error, "expected (key, key of an existing storage, offset, count) of a view");
     int64_t from = view->list.items[2]->integer, count = view->list.items[3]->integer;
     if (from < 0 || count < 0 || from > root->storage.count || count > root->storage.count - from)
-      return broken(start, error, "a view reaches past its storage");
+      return corrupt(start, error, "a view extends past the end of its storage");
     xt_node *node = storage_node(c, root->storage.index, root->storage.start + from, count);
     if (!node) return xt_open_no_memory(error);
     status = add_label(c, label, node, start, error);
@@ -218,38 +223,39 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
   const member *m = &w->members[TENSORS_MEMBER];
   if (m->size > c->limits.pickle_bytes)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
-                       "the member tensors has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64, m->size,
-                       c->limits.pickle_bytes);
+                       "the member tensors has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
+                       " and can be raised with the option :limits",
+                       m->size, c->limits.pickle_bytes);
   c->state = TENSORS;
-  return xt_open_ask(c, &w->tensors, m->at, m->size, need, error);
+  return xt_open_request(c, &w->tensors, m->at, m->size, need, error);
 }
 
 /* ---- Tensors ---- */
 
-/* (key, key of its storage, class), then dimensions, sizes, strides and offset as numbers. */
+/* Reads (key, storage key, class), the number of dimensions, the sizes, the strides and the offset. */
 static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_error *error) {
   uint64_t at = w->members[TENSORS_MEMBER].at + in->at;
   xt_node *head, *tensor;
-  int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+  int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   size_t used;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  c->pickled = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
+  c->pickle_bytes_read = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
   xt_status status =
       xt_open_first_pickle(c, &plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in->at += used;
-  bool fits = head->kind == XT_NODE_TUPLE && head->list.count == 3;
-  const xt_node *storage = fits ? storage_labelled(c, &c->arena, head->list.items[1]) : NULL;
-  xt_node *label = fits ? label_of(&c->arena, head->list.items[0]) : NULL;
-  if (!storage || !label) return broken(at, error, "a tensor has no key or no storage");
+  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3;
+  const xt_node *storage = valid ? find_storage(c, &c->arena, head->list.items[1]) : NULL;
+  const xt_node *label = valid ? make_label(&c->arena, head->list.items[0]) : NULL;
+  if (!storage || !label) return corrupt(at, error, "expected (key, key of an existing storage, class) of a tensor");
   uint64_t ndim = xt_cursor_le(in, 4);
   xt_cursor_take(in, 4);
-  if (ndim > MAX_DIMS) return broken(at, error, "a tensor has more than 64 dimensions");
+  if (ndim > XT_MAX_DIMS) return corrupt(at, error, "a tensor has more than 64 dimensions");
   for (uint64_t d = 0; d < ndim; d++) sizes[d] = (int64_t)xt_cursor_le(in, 8);
   for (uint64_t d = 0; d < ndim; d++) strides[d] = (int64_t)xt_cursor_le(in, 8);
   int64_t offset = (int64_t)xt_cursor_le(in, 8);
-  if (in->short_) return broken(at, error, "a member ends in the middle");
+  if (in->short_) return corrupt(at, error, "a member ends too early");
   c->rebuild.at = (int64_t)at;
   c->rebuild.error = error;
   status = xt_rebuild_view(&c->rebuild, storage, offset, sizes, strides, (uint32_t)ndim, &tensor);
@@ -266,16 +272,17 @@ static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in.at = used;
-  if (count->kind != XT_NODE_INT || count->integer < 0) return broken(m->at, error, "it does not count its tensors");
+  if (count->kind != XT_NODE_INT || count->integer < 0) return corrupt(m->at, error, "expected the number of tensors");
   for (int64_t i = 0; i < count->integer && status == XT_STATUS_ok; i++) status = read_tensor(c, w, &in, error);
   if (status != XT_STATUS_ok) return status;
   m = &w->members[PICKLE_MEMBER];
   if (m->size > c->limits.pickle_bytes)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
-                       "the member pickle has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64, m->size,
-                       c->limits.pickle_bytes);
+                       "the member pickle has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
+                       " and can be raised with the option :limits",
+                       m->size, c->limits.pickle_bytes);
   c->state = OBJECT;
-  return xt_open_ask(c, &w->pickle, m->at, m->size, need, error);
+  return xt_open_request(c, &w->pickle, m->at, m->size, need, error);
 }
 
 static xt_status read_object(xt_checkpoint *c, work *w, xt_error *error) {
@@ -292,14 +299,15 @@ static xt_status read_object(xt_checkpoint *c, work *w, xt_error *error) {
 static xt_status read_count(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
   xt_status status;
   uint64_t start = w->at;
-  xt_node *count = walk_pickle(c, w, need, error, &status);
+  xt_node *count = read_pickle(c, w, need, error, &status);
   if (!count) return status;
   if (count->kind != XT_NODE_INT || count->integer < 0 ||
       (uint64_t)count->integer > w->members[STORAGES_MEMBER].size / 8)
-    return broken(start, error, "it does not count its storages");
-  w->left = count->integer;
+    return corrupt(start, error, "expected the number of storages");
+  w->storages_left = count->integer;
   c->state = STORAGE;
-  return xt_records_reserve(&c->directory, &c->arena, (size_t)w->left, true) ? XT_STATUS_ok : xt_open_no_memory(error);
+  return xt_records_reserve(&c->directory, &c->arena, (size_t)w->storages_left, true) ? XT_STATUS_ok
+                                                                                      : xt_open_no_memory(error);
 }
 
 static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
@@ -307,8 +315,9 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   if (c->state == START) {
     if (c->rebuild.strict)
-      return xt_error_set(error, XT_STATUS_forbidden,
-                          "strict: this is a tar of torch before 0.1.10, which torch's weights_only refuses");
+      return xt_error_set(
+          error, XT_STATUS_forbidden,
+          "strict: tar checkpoints (torch before 0.1.10) are not allowed, as in torch's weights_only mode");
     w = c->work = xt_open_alloc(c, sizeof *w);
     if (!w) return xt_open_no_memory(error);
     c->state = MEMBERS;
@@ -318,7 +327,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   while (status == XT_STATUS_ok && !need->size) {
     if (c->state == MEMBERS) status = read_member(c, w, need, error);
     else if (c->state == COUNT) status = read_count(c, w, need, error);
-    else if (c->state == STORAGE && w->left) status = read_storage(c, w, need, error);
+    else if (c->state == STORAGE && w->storages_left) status = read_storage(c, w, need, error);
     else if (c->state == TENSORS) break;
     else status = read_views(c, w, need, error);
   }

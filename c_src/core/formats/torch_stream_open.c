@@ -1,11 +1,15 @@
-/* The streaming format of torch.distributed: a pickled list of what follows, then the records back to back. */
+/* Opens a checkpoint in the streaming format of torch.distributed. */
+#include "core/base/printable.h"
+#include "core/formats/torch_stream.h"
+
 #include <inttypes.h>
 
-#include "core/formats/format.h"
+#include "core/formats/named_records.h"
 
 enum { START, LIST };
 
-static const xt_node *field(const xt_node *entry, const char *name, size_t size, xt_node_kind kind) {
+/* Returns the value of a field of an _Entry, or NULL if it is missing or of another kind. */
+static const xt_node *get_field(const xt_node *entry, const char *name, size_t size, xt_node_kind kind) {
   const xt_node *state = entry->object->state;
   for (size_t i = 0; state && state->kind == XT_NODE_DICT && i + 1 < state->list.count; i += 2)
     if (xt_node_is_text(state->list.items[i], name, size) && state->list.items[i + 1]->kind == kind)
@@ -13,30 +17,31 @@ static const xt_node *field(const xt_node *entry, const char *name, size_t size,
   return NULL;
 }
 
-static xt_status broken(xt_checkpoint *c, xt_error *error, const char *what) {
-  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)c->base, "the stream's list of records is broken: %s", what);
+static xt_status corrupt(xt_checkpoint *c, xt_error *error, const char *what) {
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)c->base,
+                     "invalid list of records of a streaming checkpoint: %s", what);
 }
 
 static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at, xt_error *error) {
-  if (list->kind != XT_NODE_LIST) return broken(c, error, "it is no list");
+  if (list->kind != XT_NODE_LIST) return corrupt(c, error, "expected a list");
   if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_open_no_memory(error);
   for (size_t i = 0; i < list->list.count; i++) {
     const xt_node *entry = list->list.items[i];
     if (entry->kind != XT_NODE_OBJECT ||
         !xt_node_is_global(entry->object->callable, "torch.distributed._serialization", "_Entry"))
-      return broken(c, error, "there is something else in it");
-    const xt_node *key = field(entry, "key", 3, XT_NODE_TEXT), *length = field(entry, "length", 6, XT_NODE_INT);
-    if (!key || !length || length->integer < 0) return broken(c, error, "a record has no name or no length");
+      return corrupt(c, error, "expected only objects of class _Entry");
+    const xt_node *key = get_field(entry, "key", 3, XT_NODE_TEXT), *length = get_field(entry, "length", 6, XT_NODE_INT);
+    if (!key || !length || length->integer < 0) return corrupt(c, error, "an entry has no valid key or length");
     if ((uint64_t)length->integer > c->file_size - at)
       return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
-                         "the record %.*s ends at byte %" PRIu64 " and the stream at %" PRIu64
-                         ": it was cut off, or has not come to its end",
-                         (int)(key->text.size < 200 ? key->text.size : 200), key->text.data,
-                         at + (uint64_t)length->integer, c->file_size);
-    bool taken;
+                         "the record %s ends at byte %" PRIu64 " but the file has only %" PRIu64
+                         " bytes: it is truncated or was not written completely",
+                         xt_printable_text(key->text.data, key->text.size).text, at + (uint64_t)length->integer,
+                         c->file_size);
+    bool duplicate;
     xt_record *record =
-        xt_records_add_stored(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &taken);
-    if (taken) return broken(c, error, "two records have one name");
+        xt_records_add_stored(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &duplicate);
+    if (duplicate) return corrupt(c, error, "duplicate record name");
     if (!record) return xt_open_no_memory(error);
     at += (uint64_t)length->integer;
   }
@@ -46,7 +51,7 @@ static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at,
 
 xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
   xt_node *root;
-  /* The list is torch's own and names _Entry; strict is for what the user saved. */
+  /* `strict` does not apply: the list is written by torch itself and contains the class _Entry */
   xt_rebuild plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
   xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
   xt_rebuild_free(&plain);
@@ -63,7 +68,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     if (!list) return xt_open_no_memory(error);
     c->state = LIST;
   }
-  if (!xt_window_pickle(c, list, c->base, &size, need, error, &status)) return status;
+  if (!xt_window_scan_pickle(c, list, c->base, &size, need, error, &status)) return status;
   status = xt_torch_stream_read_list(c, list->data, size, c->base + size, error);
   return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;
 }

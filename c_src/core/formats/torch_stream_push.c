@@ -1,28 +1,30 @@
-/* The streaming format, as it comes: the list of records, and the records back to back. */
+/* Push parser of the streaming format. */
+#include "core/base/printable.h"
+#include "core/formats/torch_stream.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include "core/formats/named_records.h"
 
 enum { LIST, RECORD, BODY, STORAGE, SPOOL };
 
 typedef struct {
-  size_t next; /* record */
+  size_t next; /* index of the current record */
 } work;
 
-static bool is(const xt_record *record, const char *name) {
+static bool has_name(const xt_record *record, const char *name) {
   return record->name_size == strlen(name) && !memcmp(record->name, name, record->name_size);
 }
 
-/* Does the object come before the storages, and the byte order too? */
+/* Returns true if the object and the byte order come before the storages. */
 static bool in_order(const xt_records *records) {
   bool object = false, storage = false;
   for (size_t i = 0; i < records->count; i++) {
     const xt_record *record = &records->list[i];
-    if (is(record, "data.pkl")) object = true;
-    else if (is(record, "constants.pkl") || (storage && is(record, "byteorder"))) return false;
-    else if (!xt_named_records_text(record->name, record->name_size)) storage = true;
+    if (has_name(record, "data.pkl")) object = true;
+    else if (has_name(record, "constants.pkl") || (storage && has_name(record, "byteorder"))) return false;
+    else if (!xt_named_records_find_text(record->name, record->name_size)) storage = true;
     if (storage && !object) return false;
   }
   return object;
@@ -32,22 +34,23 @@ static xt_status read_list(xt_push *p, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   xt_status status;
   size_t size;
-  if (!xt_push_pickle(p, &size, &status, error)) return status;
+  if (!xt_push_scan_pickle(p, &size, &status, error)) return status;
   uint8_t *data = xt_push_copy(p, xt_push_data(p), size);
   if (!data) return xt_open_no_memory(error);
   status = xt_torch_stream_read_list(c, data, size, p->at + size, error);
   if (status != XT_STATUS_ok) return status;
   p->state = RECORD;
-  if (in_order(&c->directory)) return xt_push_take(p, size, 0);
+  if (in_order(&c->directory)) return xt_push_consume(p, size, 0);
   uint64_t end = c->directory.count ? c->directory.list[c->directory.count - 1].end : p->at + size;
   if (end > p->spool_bytes)
     return xt_error_set(error, XT_STATUS_limit,
-                        "the stream has its object behind its storages, and %" PRIu64
-                        " bytes in all; the limit spool_bytes is %" PRIu64,
+                        "the stream has its storages before its object, so all %" PRIu64
+                        " bytes must be kept; the limit spool_bytes is %" PRIu64
+                        " and can be raised with the option :limits",
                         end, p->spool_bytes);
-  p->keeps = true;
+  p->spooling = true;
   p->state = SPOOL;
-  return xt_push_ask(p, (size_t)(end - p->at), 0);
+  return xt_push_request(p, (size_t)(end - p->at), 0);
 }
 
 static xt_status read_object(xt_push *p, const xt_record *record, xt_error *error) {
@@ -61,30 +64,31 @@ static xt_status read_object(xt_push *p, const xt_record *record, xt_error *erro
 
 static xt_status read_body(xt_push *p, work *w, xt_error *error) {
   xt_record *record = &p->checkpoint->directory.list[w->next++];
-  int text = xt_named_records_text(record->name, record->name_size);
+  int text = xt_named_records_find_text(record->name, record->name_size);
   xt_status status = XT_STATUS_ok;
-  if (is(record, "data.pkl")) status = read_object(p, record, error);
+  if (has_name(record, "data.pkl")) status = read_object(p, record, error);
   else if (text)
-    status = xt_named_records_take_text(p->checkpoint, text, xt_push_data(p), record->size, record->header, error);
+    status = xt_named_records_read_text(p->checkpoint, text, xt_push_data(p), record->size, record->header, error);
   p->state = RECORD;
-  xt_push_take(p, record->size, 0);
+  xt_push_consume(p, record->size, 0);
   return status;
 }
 
-/* The storage that a record is of, once the object has told. */
-static bool storage_of(const xt_push *p, const xt_record *record, uint32_t *storage) {
-  size_t folder = record->name_size > 5 && !memcmp(record->name, "data/", 5) ? 5 : 0;
+/* Finds the storage whose data the record contains. Returns false before the object has been read. */
+static bool find_storage(const xt_push *p, const xt_record *record, uint32_t *storage) {
+  size_t prefix = record->name_size > 5 && !memcmp(record->name, "data/", 5) ? 5 : 0;
   if (!p->regions) return false;
-  size_t *which = xt_table_get(&p->checkpoint->rebuild.by_key, record->name + folder, record->name_size - folder);
-  if (which) *storage = (uint32_t)*which;
-  return which && p->checkpoint->records[*storage] == record;
+  size_t *index = xt_table_get(&p->checkpoint->rebuild.by_key, record->name + prefix, record->name_size - prefix);
+  if (index) *storage = (uint32_t)*index;
+  return index && p->checkpoint->records[*storage] == record;
 }
 
 static xt_status finish(xt_push *p, xt_error *error) {
   const xt_checkpoint *c = p->checkpoint;
   for (size_t i = 0; i < p->storages; i++)
-    if (c->records[i] && !c->rebuild.storages[i].data && !p->came[i])
-      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at, "a storage that a tensor needs did not come");
+    if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
+      return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
+                         "the stream does not contain a storage that a tensor needs");
   p->event = XT_PUSH_DONE;
   return XT_STATUS_ok;
 }
@@ -94,31 +98,32 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
   uint32_t storage;
   if (w->next == c->directory.count) return finish(p, error);
   const xt_record *record = &c->directory.list[w->next];
-  if (storage_of(p, record, &storage)) {
+  if (find_storage(p, record, &storage)) {
     p->state = STORAGE;
-    xt_push_ask(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes */
+    xt_push_request(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes after the elements */
     xt_push_receive(p, storage);
     return XT_STATUS_ok;
   }
-  bool object = is(record, "data.pkl");
-  uint64_t most = object                                                   ? c->limits.pickle_bytes
-                  : xt_named_records_text(record->name, record->name_size) ? XT_NAMED_RECORDS_TEXT
-                                                                           : p->spool_bytes;
-  if (record->size > most)
+  bool object = has_name(record, "data.pkl");
+  uint64_t limit = object                                                        ? c->limits.pickle_bytes
+                   : xt_named_records_find_text(record->name, record->name_size) ? XT_NAMED_RECORDS_MAX_TEXT
+                                                                                 : p->spool_bytes;
+  if (record->size > limit)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)record->header,
-                       "the record %.*s has %" PRIu64 " bytes, and the limit%s is %" PRIu64,
-                       (int)(record->name_size < 200 ? record->name_size : 200), record->name, record->size,
-                       object ? " pickle_bytes" : "", most);
-  p->doing = object ? "the pickled object" : "a record";
+                       "the record %s has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s",
+                       xt_printable_text(record->name, record->name_size).text, record->size,
+                       object ? " pickle_bytes" : "", limit,
+                       object ? " and can be raised with the option :limits" : "");
+  p->reading = object ? "the pickled object" : "a record";
   p->state = BODY;
-  return xt_push_ask(p, record->size, 0);
+  return xt_push_request(p, record->size, 0);
 }
 
 xt_status xt_torch_stream_push(xt_push *p, xt_error *error) {
   work *w = p->work;
   if (!w) {
     p->checkpoint->format = &xt_torch_stream_format;
-    p->doing = "the list of records";
+    p->reading = "the list of records";
     w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
     if (!w) return xt_open_no_memory(error);
   }
@@ -128,8 +133,8 @@ xt_status xt_torch_stream_push(xt_push *p, xt_error *error) {
   case STORAGE:
     w->next++;
     p->state = RECORD;
-    return xt_push_take(p, p->want, 0);
-  case SPOOL: return xt_push_open_spool(p, p->want, error);
+    return xt_push_consume(p, p->needed, 0);
+  case SPOOL: return xt_push_open_spool(p, p->needed, error);
   default: return next_record(p, w, error);
   }
 }

@@ -1,13 +1,14 @@
-/* The streaming format: the list of records, and the records. */
+/* Writes the streaming format. */
+#include "core/formats/torch_stream.h"
+
 #include <string.h>
 
-#include "core/checkpoint/saver.h"
 #include "core/pickle/pickler.h"
 
 static const struct {
   const char *name, *text;
-} small[] = {{".format_version", "1"}, {".storage_alignment", "64"}, {"byteorder", "little"}};
-enum { SMALL = sizeof small / sizeof *small };
+} texts[] = {{".format_version", "1"}, {".storage_alignment", "64"}, {"byteorder", "little"}};
+enum { TEXT_COUNT = sizeof texts / sizeof *texts };
 
 static void put_entry(xt_pickler *p, const char *prefix, const char *name, bool is_storage, uint64_t size) {
   char key[64] = "";
@@ -34,7 +35,7 @@ static void begin(xt_saver *s) {
   xt_pickler_put_list(&p);
   xt_pickler_put_mark(&p);
   put_entry(&p, "", "data.pkl", false, s->pickle_size);
-  for (int i = 0; i < SMALL; i++) put_entry(&p, "", small[i].name, false, strlen(small[i].text));
+  for (int i = 0; i < TEXT_COUNT; i++) put_entry(&p, "", texts[i].name, false, strlen(texts[i].text));
   for (size_t i = 0; i < s->count; i++) put_entry(&p, "data/", s->payloads[i].key, true, s->payloads[i].bytes);
   xt_pickler_put_appends(&p);
   xt_pickler_stop(&p);
@@ -42,7 +43,7 @@ static void begin(xt_saver *s) {
   s->out.failed |= p.out.failed;
   xt_pickler_free(&p);
   xt_saver_append(s, s->pickle, s->pickle_size);
-  for (int i = 0; i < SMALL; i++) xt_buffer_text(&s->out, small[i].text);
+  for (int i = 0; i < TEXT_COUNT; i++) xt_buffer_text(&s->out, texts[i].text);
 }
 
 const xt_format_writer xt_torch_stream_write = {"streaming", false, begin, NULL, NULL, NULL};

@@ -1,6 +1,7 @@
-/* Zip: torch.save since 1.6, TorchScript, and what C++ writes. */
-#include "core/formats/format.h"
+/* Opens a zip checkpoint. */
 #include "core/formats/zip.h"
+
+#include "core/formats/named_records.h"
 
 enum { START, TAIL, DIRECTORY };
 
@@ -18,12 +19,12 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     w = c->work = xt_open_alloc(c, sizeof *w);
     if (!w) return xt_open_no_memory(error);
     c->state = TAIL;
-    return xt_open_ask(c, &w->tail, c->file_size - tail_size, tail_size, need, error);
+    return xt_open_request(c, &w->tail, c->file_size - tail_size, tail_size, need, error);
   case TAIL:
     status = xt_zip_find_directory(&w->zip, w->tail, tail_size, c->file_size, error);
     if (status != XT_STATUS_ok) return status;
     c->state = DIRECTORY;
-    return xt_open_ask(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
+    return xt_open_request(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
   case DIRECTORY:
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;

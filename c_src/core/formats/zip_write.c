@@ -1,14 +1,15 @@
-/* Zip, as torch 2.7 and later write it: stored records, each aligned, with its checksum in a descriptor behind it. */
+/* Writes a zip checkpoint in the same layout as torch 2.7 and later: uncompressed, aligned records, each followed by a
+ * descriptor with its checksum. */
+#include "core/formats/zip.h"
+
 #include <inttypes.h>
 #include <libdeflate.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/checkpoint/saver.h"
+enum { ALIGNMENT = 64, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, ZIP64_LIMIT = 0xFFFFFFFF };
 
-enum { ALIGNMENT = 64, LOCAL = 30, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, WIDE = 0xFFFFFFFF };
-
-static uint32_t clip(uint64_t value) { return value >= WIDE ? WIDE : (uint32_t)value; }
+static uint32_t saturate(uint64_t value) { return value >= ZIP64_LIMIT ? ZIP64_LIMIT : (uint32_t)value; }
 
 static void put_name(const xt_saver *s, xt_buffer *out, const char *name) {
   xt_buffer_text(out, s->root);
@@ -18,25 +19,25 @@ static void put_name(const xt_saver *s, xt_buffer *out, const char *name) {
 
 static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->root) + 1 + strlen(name); }
 
-/* Torch's own layout: the 32-bit fields stay 0 also where a zip64 block has the numbers. */
+/* As in files of torch, the 32-bit sizes are 0 even if a zip64 extra field contains the values. */
 static void put_header(xt_saver *s, const char *name, uint64_t size) {
   uint64_t at = xt_saver_at(s);
-  size_t wide = (size >= WIDE ? 16 : 0) + (at >= WIDE ? 8 : 0);
-  if (wide) wide += 4;
-  uint64_t start = at + LOCAL + name_size(s, name) + wide + 4;
+  size_t zip64_size = (size >= ZIP64_LIMIT ? 16u : 0u) + (at >= ZIP64_LIMIT ? 8u : 0u);
+  if (zip64_size) zip64_size += 4;
+  uint64_t start = at + XT_ZIP_LOCAL_SIZE + name_size(s, name) + zip64_size + 4;
   size_t padding = (size_t)((ALIGNMENT - start % ALIGNMENT) % ALIGNMENT);
   xt_buffer *out = &s->out;
   xt_buffer_put(out, "PK\3\4\0\0", 6);
   xt_buffer_le(out, size ? FLAGS : FLAGS_EMPTY, 2);
-  xt_buffer_fill(out, 0, 18); /* method, time, date, checksum and sizes */
+  xt_buffer_fill(out, 0, 18); /* method, time, date, checksum, sizes */
   xt_buffer_le(out, name_size(s, name), 2);
-  xt_buffer_le(out, wide + 4 + padding, 2);
+  xt_buffer_le(out, zip64_size + 4 + padding, 2);
   put_name(s, out, name);
-  if (wide) {
+  if (zip64_size) {
     xt_buffer_le(out, 1, 2);
-    xt_buffer_le(out, wide - 4, 2);
-    if (size >= WIDE) xt_buffer_le(out, size, 8), xt_buffer_le(out, 0, 8);
-    if (at >= WIDE) xt_buffer_le(out, at, 8);
+    xt_buffer_le(out, zip64_size - 4, 2);
+    if (size >= ZIP64_LIMIT) xt_buffer_le(out, size, 8), xt_buffer_le(out, 0, 8);
+    if (at >= ZIP64_LIMIT) xt_buffer_le(out, at, 8);
   }
   xt_buffer_put(out, "FB", 2);
   xt_buffer_le(out, padding, 2);
@@ -45,34 +46,34 @@ static void put_header(xt_saver *s, const char *name, uint64_t size) {
 
 static void put_central(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   xt_buffer *out = &s->central;
-  size_t wide = (size >= WIDE ? 16 : 0) + (at >= WIDE ? 8 : 0);
+  size_t zip64_size = (size >= ZIP64_LIMIT ? 16u : 0u) + (at >= ZIP64_LIMIT ? 8u : 0u);
   xt_buffer_put(out, "PK\1\2\0\0\0\0", 8);
   xt_buffer_le(out, size ? FLAGS : FLAGS_EMPTY, 2);
   xt_buffer_fill(out, 0, 6);
   xt_buffer_le(out, crc, 4);
-  xt_buffer_le(out, clip(size), 4);
-  xt_buffer_le(out, clip(size), 4);
+  xt_buffer_le(out, saturate(size), 4);
+  xt_buffer_le(out, saturate(size), 4);
   xt_buffer_le(out, name_size(s, name), 2);
-  xt_buffer_le(out, wide ? wide + 4 : 0, 2);
+  xt_buffer_le(out, zip64_size ? zip64_size + 4 : 0, 2);
   xt_buffer_fill(out, 0, 10);
-  xt_buffer_le(out, clip(at), 4);
+  xt_buffer_le(out, saturate(at), 4);
   put_name(s, out, name);
-  if (wide) {
+  if (zip64_size) {
     xt_buffer_le(out, 1, 2);
-    xt_buffer_le(out, wide, 2);
-    if (size >= WIDE) xt_buffer_le(out, size, 8), xt_buffer_le(out, size, 8);
-    if (at >= WIDE) xt_buffer_le(out, at, 8);
+    xt_buffer_le(out, zip64_size, 2);
+    if (size >= ZIP64_LIMIT) xt_buffer_le(out, size, 8), xt_buffer_le(out, size, 8);
+    if (at >= ZIP64_LIMIT) xt_buffer_le(out, at, 8);
   }
 }
 
-/* The descriptor, the record's line in the directory, and its part in the archive's id. */
-static void finish(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
+/* Writes the descriptor, adds the entry of the central directory and updates the hashes of the serialization id. */
+static void finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   if (size) {
-    int width = size >= WIDE || at >= WIDE ? 8 : 4;
+    size_t width = size >= ZIP64_LIMIT || at >= ZIP64_LIMIT ? 8 : 4;
     xt_buffer_put(&s->out, "PK\7\10", 4);
     xt_buffer_le(&s->out, crc, 4);
-    xt_buffer_le(&s->out, size, (size_t)width);
-    xt_buffer_le(&s->out, size, (size_t)width);
+    xt_buffer_le(&s->out, size, width);
+    xt_buffer_le(&s->out, size, width);
   }
   put_central(s, name, size, crc, at);
   s->records++;
@@ -84,7 +85,7 @@ static void put_record(xt_saver *s, const char *name, const void *data, size_t s
   uint64_t at = xt_saver_at(s);
   put_header(s, name, size);
   xt_saver_append(s, data, size);
-  finish(s, name, size, libdeflate_crc32(0, data, size), at);
+  finish_record(s, name, size, libdeflate_crc32(0, data, size), at);
 }
 
 static void begin(xt_saver *s) {
@@ -94,24 +95,24 @@ static void begin(xt_saver *s) {
   put_record(s, "byteorder", "little", 6);
 }
 
-enum { NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
+enum { MAX_NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
 
-static void record_name(const xt_saver *s, size_t i, char name[NAME]) {
+static void record_name(const xt_saver *s, size_t i, char name[MAX_NAME]) {
   memcpy(name, "data/", 5);
   memcpy(name + 5, s->payloads[i].key, sizeof s->payloads[i].key);
 }
 
 static void before(xt_saver *s, size_t i) {
-  char name[NAME];
+  char name[MAX_NAME];
   record_name(s, i, name);
   s->header = xt_saver_at(s);
   put_header(s, name, s->payloads[i].bytes);
 }
 
 static void after(xt_saver *s, size_t i, uint32_t crc) {
-  char name[NAME];
+  char name[MAX_NAME];
   record_name(s, i, name);
-  finish(s, name, s->payloads[i].bytes, crc, s->header);
+  finish_record(s, name, s->payloads[i].bytes, crc, s->header);
 }
 
 static void end(xt_saver *s) {
@@ -122,7 +123,7 @@ static void end(xt_saver *s) {
   uint64_t directory = xt_saver_at(s), size = s->central.size;
   xt_buffer *out = &s->out;
   xt_saver_append(s, s->central.data, s->central.size);
-  uint64_t wide_end = xt_saver_at(s);
+  uint64_t zip64_end = xt_saver_at(s);
   xt_buffer_put(out, "PK\6\6", 4);
   xt_buffer_le(out, 44, 8);
   xt_buffer_le(out, 0x031e, 2);
@@ -133,14 +134,14 @@ static void end(xt_saver *s) {
   xt_buffer_le(out, size, 8);
   xt_buffer_le(out, directory, 8);
   xt_buffer_put(out, "PK\6\7\0\0\0\0", 8);
-  xt_buffer_le(out, wide_end, 8);
+  xt_buffer_le(out, zip64_end, 8);
   xt_buffer_le(out, 1, 4);
   xt_buffer_put(out, "PK\5\6\0\0\0\0", 8);
   uint64_t records = s->records < 0xFFFF ? s->records : 0xFFFF;
   xt_buffer_le(out, records, 2);
   xt_buffer_le(out, records, 2);
-  xt_buffer_le(out, clip(size), 4);
-  xt_buffer_le(out, clip(directory), 4);
+  xt_buffer_le(out, saturate(size), 4);
+  xt_buffer_le(out, saturate(directory), 4);
   xt_buffer_le(out, 0, 2);
 }
 

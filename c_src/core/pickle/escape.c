@@ -1,7 +1,7 @@
 #include "core/pickle/escape.h"
 
-/* The number of so many hexadecimal digits, or -1. */
-static int hexadecimal(const char *text, size_t left, int digits) {
+/* Returns the number that the given count of hexadecimal digits stands for, or -1 if they are invalid. */
+static int parse_hex(const char *text, size_t left, int digits) {
   int value = 0;
   if (left < (size_t)digits) return -1;
   for (int i = 0; i < digits; i++) {
@@ -25,7 +25,7 @@ bool xt_escape_string(const char *line, size_t size, char *to, size_t *length) {
     }
     char next = line[++i];
     if (next == 'x') {
-      int code = hexadecimal(line + i + 1, size - i - 1, 2);
+      int code = parse_hex(line + i + 1, size - i - 1, 2);
       if (code < 0) return false;
       *to++ = (char)code;
       i += 2;
@@ -56,7 +56,7 @@ bool xt_escape_unicode(const char *line, size_t size, char *to, size_t *length) 
   for (size_t i = 0; i < size; i++) {
     int code = (unsigned char)line[i];
     if (code == '\\' && i + 1 < size && line[i + 1] == 'u') {
-      code = hexadecimal(line + i + 2, size - i - 2, 4);
+      code = parse_hex(line + i + 2, size - i - 2, 4);
       if (code < 0) return false;
       i += 5;
     }

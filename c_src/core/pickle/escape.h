@@ -1,15 +1,16 @@
-/* The escapes in protocol 0's lines of text. */
+/* Decoding of the escapes in the text lines of pickle protocol 0. */
 #ifndef XT_PICKLE_ESCAPE_H
 #define XT_PICKLE_ESCAPE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A string's line between its quotes (\n, \t, \r, \xHH, \anything), to bytes. `to` has room for `size` bytes. */
+/* Decodes the text between the quotes of a STRING line to bytes. Escapes are \n, \t, \r and \xHH; any other escaped
+ * byte stands for itself. `to` must have space for `size` bytes. Returns false if an escape is invalid. */
 bool xt_escape_string(const char *line, size_t size, char *to, size_t *length);
 
-/* A unicode line (\uXXXX; other bytes are Latin-1 and take two when they are above 127), to UTF-8. `to` has room for
- * 2 × `size` bytes. */
+/* Decodes a UNICODE line to UTF-8. The only escape is \uXXXX; all other bytes are Latin-1, so bytes above 127 become
+ * two bytes. `to` must have space for 2 × `size` bytes. Returns false if an escape is invalid. */
 bool xt_escape_unicode(const char *line, size_t size, char *to, size_t *length);
 
 #endif

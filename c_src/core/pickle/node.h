@@ -1,4 +1,4 @@
-/* A Python object as data: what a pickle describes, with nothing of it resolved or run. */
+/* The node tree: a Python object as data. Nothing in it has been imported or called. */
 #ifndef XT_PICKLE_NODE_H
 #define XT_PICKLE_NODE_H
 
@@ -13,7 +13,7 @@ typedef enum {
   XT_NODE_NONE,
   XT_NODE_BOOL,
   XT_NODE_INT,
-  XT_NODE_BIG, /* text: little-endian two's complement */
+  XT_NODE_BIG, /* an integer of more than 64 bits; text: little-endian two's complement */
   XT_NODE_FLOAT,
   XT_NODE_COMPLEX,
   XT_NODE_TEXT,     /* valid UTF-8 */
@@ -30,14 +30,14 @@ typedef enum {
   XT_NODE_DTYPE,
   XT_NODE_DEVICE,
   XT_NODE_STORAGE,
-  XT_NODE_SCALAR,   /* numpy's */
-  XT_NODE_SUBCLASS, /* a tensor with a class or attributes of its own; items: what it is made of, class, state */
+  XT_NODE_SCALAR,   /* a NumPy scalar */
+  XT_NODE_SUBCLASS, /* a tensor with a class or attributes of its own; items: tensor or object, class, state */
   XT_NODE_TENSOR
 } xt_node_kind;
 
 typedef struct xt_node xt_node;
 
-/* c10::Layout's numbers, which are the same in every LibTorch. */
+/* Numbers of c10::Layout, the same in every LibTorch. */
 typedef enum {
   XT_LAYOUT_STRIDED = 0,
   XT_LAYOUT_COO = 1,
@@ -47,20 +47,20 @@ typedef enum {
   XT_LAYOUT_BSC = 6
 } xt_layout;
 
-/* A tensor's place in a storage; sizes, strides and offset count elements.
+/* Describes a tensor. Sizes, strides and offset count elements of the storage.
  *
- * A sparse tensor has no storage of its own but parts: indices and values, or compressed indices, plain indices and
- * values. A quantized one has a storage, and scales and zero points as its parts when they are per channel. */
+ * A sparse tensor has no storage of its own, but parts: indices and values (COO), or compressed indices, plain indices
+ * and values. A tensor that is quantized per channel has a storage, and its scales and zero points as parts. */
 typedef struct xt_tensor_desc {
   xt_dtype dtype;
-  uint32_t storage; /* XT_NO_STORAGE: a meta or sparse tensor */
+  uint32_t storage; /* index; XT_NO_STORAGE for meta and sparse tensors */
   uint32_t ndim;
   int64_t offset;
   int64_t *sizes, *strides;
   bool requires_grad, parameter, conj, neg, quantized;
   uint8_t layout; /* xt_layout */
   uint8_t part_count;
-  struct xt_tensor_parts *more; /* of sparse and quantized tensors */
+  struct xt_tensor_parts *more; /* of sparse and quantized tensors; NULL for others */
 } xt_tensor_desc;
 
 typedef struct xt_tensor_parts {
@@ -73,7 +73,7 @@ enum { XT_NO_STORAGE = UINT32_MAX };
 
 struct xt_node {
   xt_node_kind kind;
-  uint32_t walk; /* the walk's own note */
+  uint32_t walk; /* scratch field of the function that walks the tree; 0 between walks */
   union {
     bool boolean;
     int64_t integer;
@@ -93,20 +93,20 @@ struct xt_node {
       const char *module, *name;
       size_t module_size, name_size;
     } global;
-    /* What was called or made, with what, and what was put into it afterwards; NULL where there is none. */
+    /* The callable or class, its arguments, and the state and items set afterwards (NULL if there are none). */
     struct {
       xt_node *callable, *args, *state, *list, *dict;
-      bool is_new;
+      bool is_new; /* made by cls.__new__(cls, *args), not by a call */
     } * object;
     struct {
       const char *type;
       size_t type_size;
       int64_t index;
-    } device; /* index -1: none */
+    } device; /* index: -1 if there is none */
     xt_dtype dtype;
     struct {
-      int64_t start, count; /* the elements that a view of it sees; count -1: all */
-      uint32_t index;       /* into the storages */
+      int64_t start, count; /* the elements that a view of the storage covers; count is -1 for the whole storage */
+      uint32_t index;       /* of the xt_storage in xt_rebuild */
     } storage;
     struct {
       xt_dtype dtype;
@@ -116,9 +116,10 @@ struct xt_node {
   };
 };
 
+/* Returns a zeroed node of the given kind, or NULL if there is not enough memory. */
 xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind);
 
-/* Appends to a list, tuple, set or dict; false when there is no memory. */
+/* Appends an item to a list, tuple, set or dict. Returns false if there is not enough memory. */
 bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item);
 
 static inline bool xt_node_is_text(const xt_node *node, const char *text, size_t size) {

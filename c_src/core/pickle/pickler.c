@@ -2,17 +2,20 @@
 
 #include <string.h>
 
+#include "core/pickle/opcodes.h"
+
 enum { MAX_BYTE = 0xFF, MAX_SHORT = 0xFFFF };
 
-static void op(xt_pickler *p, uint8_t opcode) { xt_buffer_byte(&p->out, opcode); }
+static void op(xt_pickler *p, xt_opcode opcode) { xt_buffer_byte(&p->out, (uint8_t)opcode); }
+static void byte(xt_pickler *p, uint8_t value) { xt_buffer_byte(&p->out, value); }
 
 void xt_pickler_begin(xt_pickler *p) {
   *p = (xt_pickler){0};
-  op(p, 0x80);
-  op(p, 2);
+  op(p, XT_OP_PROTO);
+  byte(p, 2);
 }
 
-void xt_pickler_stop(xt_pickler *p) { op(p, '.'); }
+void xt_pickler_stop(xt_pickler *p) { op(p, XT_OP_STOP); }
 
 void xt_pickler_free(xt_pickler *p) {
   xt_buffer_free(&p->out);
@@ -21,44 +24,44 @@ void xt_pickler_free(xt_pickler *p) {
 
 /* ---- Values ---- */
 
-void xt_pickler_put_none(xt_pickler *p) { op(p, 'N'); }
-void xt_pickler_put_bool(xt_pickler *p, bool value) { op(p, value ? 0x88 : 0x89); }
+void xt_pickler_put_none(xt_pickler *p) { op(p, XT_OP_NONE); }
+void xt_pickler_put_bool(xt_pickler *p, bool value) { op(p, value ? XT_OP_NEWTRUE : XT_OP_NEWFALSE); }
 
 void xt_pickler_put_int(xt_pickler *p, int64_t value) {
   if (value >= 0 && value <= MAX_BYTE) {
-    op(p, 'K');
-    op(p, (uint8_t)value);
+    op(p, XT_OP_BININT1);
+    byte(p, (uint8_t)value);
   } else if (value >= 0 && value <= MAX_SHORT) {
-    op(p, 'M');
+    op(p, XT_OP_BININT2);
     xt_buffer_le(&p->out, (uint64_t)value, 2);
   } else if (value >= INT32_MIN && value <= INT32_MAX) {
-    op(p, 'J');
+    op(p, XT_OP_BININT);
     xt_buffer_le(&p->out, (uint32_t)(int32_t)value, 4);
   } else {
-    op(p, 0x8a);
-    op(p, 8);
+    op(p, XT_OP_LONG1);
+    byte(p, 8);
     xt_buffer_le(&p->out, (uint64_t)value, 8);
   }
 }
 
-/* Two's complement, with a byte more where the sign would not fit. */
+/* Writes two's complement with one byte more than the magnitude, so that the sign always fits. */
 void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
   size_t length = size + 1;
   if (length <= MAX_BYTE) {
-    op(p, 0x8a);
-    op(p, (uint8_t)length);
+    op(p, XT_OP_LONG1);
+    byte(p, (uint8_t)length);
   } else {
-    op(p, 0x8b);
+    op(p, XT_OP_LONG4);
     xt_buffer_le(&p->out, length, 4);
   }
-  uint8_t *to = xt_buffer_room(&p->out, length);
+  uint8_t *to = xt_buffer_reserve(&p->out, length);
   if (!to) return;
   unsigned carry = 1;
   for (size_t i = 0; i < length; i++) {
     uint8_t byte = i < size ? magnitude[i] : 0;
-    unsigned turned = negative ? (uint8_t)~byte + carry : byte;
-    carry = turned >> 8;
-    to[i] = (uint8_t)turned;
+    unsigned value = negative ? (uint8_t)~byte + carry : byte;
+    carry = value >> 8;
+    to[i] = (uint8_t)value;
   }
   p->out.size += length;
 }
@@ -66,24 +69,24 @@ void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bo
 void xt_pickler_put_float(xt_pickler *p, double value) {
   uint64_t bits;
   memcpy(&bits, &value, 8);
-  op(p, 'G');
-  for (int i = 7; i >= 0; i--) op(p, (uint8_t)(bits >> (8 * i))); /* big-endian */
+  op(p, XT_OP_BINFLOAT);
+  for (int i = 7; i >= 0; i--) byte(p, (uint8_t)(bits >> (8 * i))); /* big-endian */
 }
 
 void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size) {
-  op(p, 'X');
+  op(p, XT_OP_BINUNICODE);
   xt_buffer_le(&p->out, size, 4);
   xt_buffer_put(&p->out, text, size);
 }
 
-/* _codecs.encode('…', 'latin1'), as protocol 2 does. */
+/* Protocol 2 has no opcode for bytes; Python writes _codecs.encode('…', 'latin1'). */
 void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
   size_t length = size;
   for (size_t i = 0; i < size; i++) length += data[i] >= 0x80;
   xt_pickler_put_global(p, "_codecs\nencode\n");
-  op(p, 'X');
+  op(p, XT_OP_BINUNICODE);
   xt_buffer_le(&p->out, length, 4);
-  uint8_t *to = xt_buffer_room(&p->out, length);
+  uint8_t *to = xt_buffer_reserve(&p->out, length);
   if (!to) return;
   for (size_t i = 0; i < size; i++) {
     if (data[i] >= 0x80) *to++ = (uint8_t)(0xC0 | data[i] >> 6), *to++ = (uint8_t)(0x80 | (data[i] & 0x3F));
@@ -97,24 +100,25 @@ void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
 
 /* ---- Names ---- */
 
-static bool recall(xt_pickler *p, size_t number) {
+/* Reads a memo entry; `number` is 1 + its index, or 0 if there is none yet. */
+static bool memo_get(xt_pickler *p, size_t number) {
   if (!number) return false;
   if (number - 1 <= MAX_BYTE) {
-    op(p, 'h');
-    op(p, (uint8_t)(number - 1));
+    op(p, XT_OP_BINGET);
+    byte(p, (uint8_t)(number - 1));
   } else {
-    op(p, 'j');
+    op(p, XT_OP_LONG_BINGET);
     xt_buffer_le(&p->out, number - 1, 4);
   }
   return true;
 }
 
-static void remember(xt_pickler *p) {
+static void memo_put(xt_pickler *p) {
   if (p->memo <= MAX_BYTE) {
-    op(p, 'q');
-    op(p, (uint8_t)p->memo);
+    op(p, XT_OP_BINPUT);
+    byte(p, (uint8_t)p->memo);
   } else {
-    op(p, 'r');
+    op(p, XT_OP_LONG_BINPUT);
     xt_buffer_le(&p->out, p->memo, 4);
   }
   p->memo++;
@@ -127,34 +131,38 @@ void xt_pickler_put_global(xt_pickler *p, const char *text) {
     p->out.failed = true;
     return;
   }
-  if (recall(p, *number)) return;
-  op(p, 'c');
+  if (memo_get(p, *number)) return;
+  op(p, XT_OP_GLOBAL);
   xt_buffer_text(&p->out, text);
   *number = p->memo + 1;
-  remember(p);
+  memo_put(p);
 }
 
 void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {
-  op(p, 'c');
+  op(p, XT_OP_GLOBAL);
   xt_buffer_put(&p->out, module, module_size);
-  op(p, '\n');
+  byte(p, '\n');
   xt_buffer_put(&p->out, name, name_size);
-  op(p, '\n');
+  byte(p, '\n');
 }
 
 /* ---- Containers and calls ---- */
 
-void xt_pickler_put_mark(xt_pickler *p) { op(p, '('); }
-void xt_pickler_put_list(xt_pickler *p) { op(p, ']'); }
-void xt_pickler_put_dict(xt_pickler *p) { op(p, '}'); }
-void xt_pickler_put_appends(xt_pickler *p) { op(p, 'e'); }
-void xt_pickler_put_set_items(xt_pickler *p) { op(p, 'u'); }
-void xt_pickler_put_tuple(xt_pickler *p) { op(p, 't'); }
-void xt_pickler_put_tuple_of(xt_pickler *p, int count) { op(p, count ? (uint8_t)(0x84 + count) : ')'); }
-void xt_pickler_put_reduce(xt_pickler *p) { op(p, 'R'); }
-void xt_pickler_put_new(xt_pickler *p) { op(p, 0x81); }
-void xt_pickler_put_build(xt_pickler *p) { op(p, 'b'); }
-void xt_pickler_put_persistent(xt_pickler *p) { op(p, 'Q'); }
+void xt_pickler_put_mark(xt_pickler *p) { op(p, XT_OP_MARK); }
+void xt_pickler_put_list(xt_pickler *p) { op(p, XT_OP_EMPTY_LIST); }
+void xt_pickler_put_dict(xt_pickler *p) { op(p, XT_OP_EMPTY_DICT); }
+void xt_pickler_put_appends(xt_pickler *p) { op(p, XT_OP_APPENDS); }
+void xt_pickler_put_set_items(xt_pickler *p) { op(p, XT_OP_SETITEMS); }
+void xt_pickler_put_tuple(xt_pickler *p) { op(p, XT_OP_TUPLE); }
+void xt_pickler_put_reduce(xt_pickler *p) { op(p, XT_OP_REDUCE); }
+void xt_pickler_put_new(xt_pickler *p) { op(p, XT_OP_NEWOBJ); }
+void xt_pickler_put_build(xt_pickler *p) { op(p, XT_OP_BUILD); }
+void xt_pickler_put_persistent(xt_pickler *p) { op(p, XT_OP_BINPERSID); }
+
+void xt_pickler_put_tuple_of(xt_pickler *p, int count) {
+  static const xt_opcode opcodes[] = {XT_OP_EMPTY_TUPLE, XT_OP_TUPLE1, XT_OP_TUPLE2, XT_OP_TUPLE3};
+  op(p, opcodes[count]);
+}
 
 const char *xt_pickler_storage_class(xt_dtype dtype) {
   switch (dtype) {

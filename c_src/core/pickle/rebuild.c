@@ -1,6 +1,21 @@
+#include <stdarg.h>
 #include <stdio.h>
 
+#include "core/base/printable.h"
 #include "core/pickle/rebuild_internal.h"
+
+xt_status xt_rebuild_corrupt(xt_rebuild *r, const char *format, ...) {
+  char reason[512];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(reason, sizeof reason, format, args);
+  va_end(args);
+  return xt_error_at(r->error, XT_STATUS_corrupt, r->at, "invalid pickle: %s", reason);
+}
+
+xt_status xt_rebuild_bad_tensor(xt_rebuild *r, const char *what) {
+  return xt_error_at(r->error, XT_STATUS_corrupt, r->at, "invalid tensor: %s", what);
+}
 
 void xt_rebuild_free(xt_rebuild *rebuild) {
   xt_table_free(&rebuild->by_key);
@@ -49,8 +64,8 @@ xt_dtype xt_rebuild_storage_dtype(const xt_node *class) {
   return XT_DTYPE_COUNT;
 }
 
-/* What torch's weights_only unpickler lets a file name. */
-static bool allowed(const xt_node *g) {
+/* The globals that torch's weights_only unpickler allows. */
+static bool weights_only_allows(const xt_node *g) {
   static const char *const torch_names[] = {"Size",
                                             "Tensor",
                                             "device",
@@ -94,14 +109,14 @@ static bool allowed(const xt_node *g) {
     return xt_text_equals(name, name_size, "TypedStorage") || xt_text_equals(name, name_size, "UntypedStorage");
   if (xt_text_equals(module, module_size, "torch") && in_list(name, name_size, torch_names)) return true;
   if (xt_rebuild_storage_dtype(g) != XT_DTYPE_COUNT) return true;
-  /* torch.FloatTensor and its kin: a capital, and Tensor at the end */
+  /* torch.FloatTensor and the like: a capital letter first, Tensor last */
   return in_list(module, module_size, tensor_modules) && name_size > 6 && !memcmp(name + name_size - 6, "Tensor", 6) &&
          *name >= 'A' && *name <= 'Z';
 }
 
 xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
   char name[64];
-  bool lower = g->global.name_size && *g->global.name >= 'a' && *g->global.name <= 'z'; /* as all dtypes are */
+  bool lower = g->global.name_size && *g->global.name >= 'a' && *g->global.name <= 'z'; /* like all dtypes */
   if (lower && xt_text_equals(g->global.module, g->global.module_size, "torch") && g->global.name_size < sizeof name) {
     memcpy(name, g->global.name, g->global.name_size);
     name[g->global.name_size] = 0;
@@ -112,12 +127,12 @@ xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
       return XT_STATUS_ok;
     }
   }
-  if (r->strict && !allowed(g))
-    return xt_error_at(
-        r->error, XT_STATUS_forbidden, r->at,
-        "strict: the file names %.*s.%.*s, which torch's weights_only refuses; without strict: true it is read as an "
-        "inert object",
-        (int)g->global.module_size, g->global.module, (int)g->global.name_size, g->global.name);
+  if (r->strict && !weights_only_allows(g))
+    return xt_error_at(r->error, XT_STATUS_forbidden, r->at,
+                       "strict: the file uses %s.%s, which torch's weights_only unpickler refuses; load it without "
+                       "strict: true to get an inert object instead",
+                       xt_printable_text(g->global.module, g->global.module_size).text,
+                       xt_printable_text(g->global.name, g->global.name_size).text);
   return XT_STATUS_ok;
 }
 
@@ -137,7 +152,8 @@ xt_status xt_rebuild_add_storage(xt_rebuild *r, const xt_node *key, const char *
                                  uint32_t *index) {
   int64_t bytes;
   if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
-    return xt_rebuild_corrupt(r, "a storage's size is negative or too large");
+    return xt_error_at(r->error, XT_STATUS_corrupt, r->at,
+                       "invalid storage: size of %lld elements is negative or too large", (long long)numel);
   if (r->storage_count == r->storage_room && !xt_rebuild_reserve(r, r->storage_room ? 2 * r->storage_room : 64))
     return xt_rebuild_no_memory(r);
   *index = (uint32_t)r->storage_count;
@@ -152,8 +168,8 @@ xt_status xt_rebuild_add_storage(xt_rebuild *r, const xt_node *key, const char *
   return XT_STATUS_ok;
 }
 
-xt_status xt_rebuild_inline(xt_rebuild *r, xt_dtype dtype, const char *data, size_t size, bool big_endian,
-                            uint32_t *index) {
+xt_status xt_rebuild_add_inline(xt_rebuild *r, xt_dtype dtype, const char *data, size_t size, bool big_endian,
+                                uint32_t *index) {
   char *text = xt_arena_alloc(r->arena, 32, 1);
   xt_node key = {.kind = XT_NODE_TEXT};
   if (!text) return xt_rebuild_no_memory(r);
@@ -166,21 +182,22 @@ xt_status xt_rebuild_inline(xt_rebuild *r, xt_dtype dtype, const char *data, siz
   return status;
 }
 
-/* The key of a storage, told apart from that of another pickle's. */
-static bool full_key(xt_rebuild *r, const xt_node *key, const char **text, size_t *size) {
-  size_t prefix = r->folder ? strlen(r->folder) : 0;
+/* Adds the prefix to the key of a storage. Returns false if there is not enough memory. */
+static bool prefix_key(xt_rebuild *r, const xt_node *key, const char **text, size_t *size) {
+  size_t prefix = r->key_prefix ? strlen(r->key_prefix) : 0;
   *text = key->text.data;
   *size = prefix + key->text.size;
   if (!prefix) return true;
   char *full = xt_arena_alloc(r->arena, *size, 1);
   if (!full) return false;
-  memcpy(full, r->folder, prefix);
+  memcpy(full, r->key_prefix, prefix);
   memcpy(full + prefix, key->text.data, key->text.size);
   *text = full;
   return true;
 }
 
-/* (key, offset, count), of files up to 0.3: only a part of the storage is meant. */
+/* Reads the view (key, offset, count) of a storage, which files of torch up to 0.3 contain. Returns false if it is not
+ * inside the storage. */
 static bool get_view(const xt_node *view, int64_t numel, xt_node *storage) {
   if (!view || view->kind == XT_NODE_NONE) return true;
   const xt_node *start = view->kind == XT_NODE_TUPLE ? xt_node_arg(view, 1) : NULL;
@@ -198,27 +215,28 @@ static bool is_untyped(const xt_node *class) {
          xt_text_equals(class->global.name, class->global.name_size, "_UntypedStorage");
 }
 
-enum { MAX_KEY = 256 }; /* torch's are numbers and "cuda:0" */
+enum { MAX_KEY = 256 }; /* torch writes short numbers and locations like "cuda:0" */
 
 static xt_status storage_id(xt_rebuild *r, const xt_node *id, xt_node **out) {
   if (id->kind != XT_NODE_TUPLE || id->list.count < 5 || !xt_node_is_text(id->list.items[0], "storage", 7))
-    return xt_rebuild_corrupt(r, "a persistent id is no storage");
+    return xt_rebuild_corrupt(r, "persistent id is not a storage tuple");
   const xt_node *class = id->list.items[1], *key = id->list.items[2], *location = id->list.items[3],
                 *numel = id->list.items[4];
   xt_dtype dtype = xt_rebuild_storage_dtype(class);
-  if (dtype == XT_DTYPE_COUNT) return xt_rebuild_corrupt(r, "a storage has an unknown class");
+  if (dtype == XT_DTYPE_COUNT) return xt_rebuild_corrupt(r, "unknown storage class");
   if (r->strict && r->ids == XT_IDS_LEGACY && is_untyped(class))
     return xt_error_at(r->error, XT_STATUS_forbidden, r->at,
-                       "strict: torch's weights_only cannot read an untyped storage of a legacy file");
+                       "strict: torch's weights_only unpickler cannot read untyped storages of legacy files; load it "
+                       "without strict: true");
   if (key->kind != XT_NODE_TEXT || location->kind != XT_NODE_TEXT || numel->kind != XT_NODE_INT)
-    return xt_rebuild_corrupt(r, "a storage's key, location or size has the wrong type");
+    return xt_rebuild_corrupt(r, "key, location or size of a storage has the wrong type");
   if (key->text.size > MAX_KEY || location->text.size > MAX_KEY)
-    return xt_rebuild_corrupt(r, "a storage's key or location is too long");
+    return xt_rebuild_corrupt(r, "key or location of a storage is longer than %d bytes", MAX_KEY);
   xt_node full = {.kind = XT_NODE_TEXT};
   bool is_new;
   uint32_t index;
   int64_t bytes;
-  if (!full_key(r, key, &full.text.data, &full.text.size)) return xt_rebuild_no_memory(r);
+  if (!prefix_key(r, key, &full.text.data, &full.text.size)) return xt_rebuild_no_memory(r);
   size_t *slot = xt_table_put(&r->by_key, full.text.data, full.text.size, &is_new);
   if (!slot) return xt_rebuild_no_memory(r);
   if (is_new) {
@@ -229,29 +247,32 @@ static xt_status storage_id(xt_rebuild *r, const xt_node *id, xt_node **out) {
     *slot = index;
   } else if (__builtin_mul_overflow(numel->integer, (int64_t)xt_dtype_get(dtype)->size, &bytes) ||
              r->storages[*slot].bytes != (uint64_t)bytes) {
-    return xt_rebuild_corrupt(r, "one storage has two sizes");
+    return xt_rebuild_corrupt(r, "storage %s is used with two sizes",
+                              xt_printable_text(full.text.data, full.text.size).text);
   }
   *out = xt_node_new(r->arena, XT_NODE_STORAGE);
   if (!*out) return xt_rebuild_no_memory(r);
   (*out)->storage.index = (uint32_t)*slot;
   (*out)->storage.count = -1;
   if (r->ids == XT_IDS_LEGACY && !get_view(xt_node_arg(id, 5), numel->integer, *out))
-    return xt_rebuild_corrupt(r, "a view reaches past its storage");
+    return xt_rebuild_corrupt(r, "view extends past its storage %s",
+                              xt_printable_text(full.text.data, full.text.size).text);
   return XT_STATUS_ok;
 }
 
 xt_status xt_rebuild_persistent(xt_rebuild *r, xt_node *id, xt_node **out) {
   if (r->ids == XT_IDS_NONE)
     return xt_rebuild_corrupt(r,
-                              "it refers to storages outside of it: torch.save wrote it as a part of something else");
+                              "it refers to storages outside the pickle; torch.save wrote it as part of another file, "
+                              "load that file instead");
   if (r->ids == XT_IDS_LABELS) {
-    if (id->kind == XT_NODE_TUPLE && id->list.count) return *out = id->list.items[0], XT_STATUS_ok; /* a class */
+    if (id->kind == XT_NODE_TUPLE && id->list.count) return *out = id->list.items[0], XT_STATUS_ok; /* (class, …) */
     size_t *slot = id->kind == XT_NODE_TEXT ? xt_table_get(&r->labels, id->text.data, id->text.size) : NULL;
-    if (!slot) return xt_rebuild_corrupt(r, "a persistent id is no key of a tensor or storage");
+    if (!slot) return xt_rebuild_corrupt(r, "persistent id is not the key of a tensor or storage");
     *out = (xt_node *)*slot;
     return XT_STATUS_ok;
   }
-  /* ('module', class, file, source): a class and where it was written */
+  /* ('module', class, file, source) */
   if (r->ids == XT_IDS_LEGACY && id->kind == XT_NODE_TUPLE && id->list.count >= 2 &&
       xt_node_is_text(id->list.items[0], "module", 6))
     return *out = id->list.items[1], XT_STATUS_ok;
@@ -291,7 +312,7 @@ xt_status xt_rebuild_reduce(xt_rebuild *r, xt_node *callable, xt_node *args, xt_
     if (xt_text_equals(name, size, "frozenset")) return xt_rebuild_items(r, args, XT_NODE_FROZENSET, out);
     if (xt_text_equals(name, size, "complex")) return xt_rebuild_complex(r, args, out);
     if (xt_text_equals(name, size, "bytearray")) return xt_rebuild_bytearray(r, args, XT_NODE_BYTEARRAY, out);
-    /* bytes(): how protocol 2 writes that there are none */
+    /* protocol 2 writes empty bytes as bytes() */
     if (xt_text_equals(name, size, "bytes") && !args->list.count)
       return xt_rebuild_bytearray(r, args, XT_NODE_BYTES, out);
   } else if (xt_text_equals(module, module_size, "torch")) {
@@ -301,12 +322,12 @@ xt_status xt_rebuild_reduce(xt_rebuild *r, xt_node *callable, xt_node *args, xt_
     return xt_rebuild_latin1(r, args, out);
   } else if (xt_node_is_global(callable, "torch._tensor", "_rebuild_from_type_v2") ||
              xt_node_is_global(callable, "torch.tensor", "_rebuild_from_type_v2")) {
-    return xt_rebuild_typed(r, args, out);
+    return xt_rebuild_from_type(r, args, out);
   } else if (xt_node_is_global(callable, "torch.storage", "_load_from_bytes")) {
     return xt_rebuild_nested(r, args, out);
   } else if (xt_node_is_global(callable, "torch.nn.parameter", "Parameter") ||
              xt_node_is_global(callable, "torch.autograd.variable", "Variable")) {
-    return xt_rebuild_parameter(r, args, out); /* the oldest form; its requires_grad comes later */
+    return xt_rebuild_parameter(r, args, out); /* the oldest form; requires_grad is set by BUILD */
   } else if (xt_rebuild_is_numpy(callable)) {
     return xt_rebuild_numpy(r, callable, args, out);
   }

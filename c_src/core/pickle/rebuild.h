@@ -1,5 +1,6 @@
-/* What the names in a torch pickle mean: storages, tensors, numpy arrays, and the few Python types that have a plain
- * twin. Everything else stays an inert object that names its class. Nothing is imported or called. */
+/* Rebuilding: interprets the globals, calls and persistent ids of a pickle. Storages, tensors, NumPy arrays and a few
+ * Python types become nodes of their own kind. Everything else becomes an inert object that names its class. Nothing is
+ * imported or called. */
 #ifndef XT_PICKLE_REBUILD_H
 #define XT_PICKLE_REBUILD_H
 
@@ -12,63 +13,69 @@ typedef struct {
   size_t key_size;
   const char *location; /* "cpu", "cuda:0" */
   size_t location_size;
-  xt_dtype dtype;   /* what it was saved as; uint8 for untyped ones */
-  xt_dtype element; /* what its tensors see in it: which bytes turn round in a big-endian file */
+  xt_dtype dtype;   /* of the storage's class; uint8 for untyped storages */
+  xt_dtype element; /* of its tensors; decides which bytes are swapped in a big-endian file */
   int64_t numel;
   uint64_t bytes;      /* numel × element size */
-  const uint8_t *data; /* its bytes, when they lie inside a pickle and not in the file; else NULL */
-  bool big_endian;     /* those bytes are */
+  const uint8_t *data; /* the bytes if the pickle itself contains them, otherwise NULL */
+  bool big_endian;     /* byte order of `data` */
 } xt_storage;
 
-/* What persistent ids are: a storage and its record, the same with views, the key of something known, or nothing. */
-typedef enum { XT_IDS_RECORDS, XT_IDS_LEGACY, XT_IDS_LABELS, XT_IDS_NONE } xt_persistent_ids;
+/* What the persistent ids of a pickle stand for. */
+typedef enum {
+  XT_IDS_RECORDS, /* ('storage', class, key, location, numel): a storage in a record of its own */
+  XT_IDS_LEGACY,  /* same with a view of the storage as sixth item; also ('module', class, …) */
+  XT_IDS_LABELS,  /* key of a tensor or storage in `labels` (tar files) */
+  XT_IDS_NONE     /* not allowed */
+} xt_persistent_ids;
 
 typedef struct {
   xt_arena *arena;
-  bool strict; /* refuse what torch's weights_only refuses */
+  bool strict; /* refuse what torch's weights_only unpickler refuses */
   xt_persistent_ids ids;
-  const char *folder; /* that storages' keys are to be told apart by; NULL: none */
+  const char *key_prefix; /* added to storage keys, to keep those of several pickles apart; NULL if there is none */
   xt_storage *storages;
   size_t storage_count, storage_room;
-  xt_table by_key;
+  xt_table by_key;           /* key → index of the storage */
   xt_table labels;           /* XT_IDS_LABELS: key → node */
-  size_t inside;             /* how many saves within this pickle were read */
-  bool within;               /* this is one of them */
-  size_t allowance;          /* bytes that saves within may have together: those of the pickle */
-  uint64_t max_tensor_bytes; /* logical bytes of one tensor: a stride of 0 repeats for free */
-  int64_t at;                /* byte offset of the opcode at work, for errors */
+  size_t nested_count;       /* nested checkpoints read so far; see rebuild_nested.c */
+  bool nested;               /* reading one of them now */
+  size_t nested_bytes_left;  /* bytes that further nested checkpoints may have; at first the size of the pickle */
+  uint64_t max_tensor_bytes; /* limit of one tensor's logical bytes; strides of 0 make them exceed its storage */
+  int64_t at;                /* byte offset of the current opcode, for errors */
   xt_error *error;
 } xt_rebuild;
 
 void xt_rebuild_free(xt_rebuild *rebuild);
 
-/* A name: a dtype, or a global; under strict only those that weights_only knows. */
+/* Turns a global that names a dtype into a dtype node. In strict mode refuses globals that weights_only refuses. */
 xt_status xt_rebuild_global(xt_rebuild *rebuild, xt_node *global);
 
-/* callable(*args): *out stays NULL when it means nothing special. */
+/* Interprets callable(*args). Leaves *out NULL if the call has no special meaning. */
 xt_status xt_rebuild_reduce(xt_rebuild *rebuild, xt_node *callable, xt_node *args, xt_node **out);
 
-/* state is set on a value: *done when that means something special, and the value is changed in place. */
+/* Interprets setting state on a value. Sets *done if that has a special meaning; the value is then changed in place. */
 xt_status xt_rebuild_build(xt_rebuild *rebuild, xt_node *target, xt_node *state, bool *done);
 
-/* ('storage', class, key, location, numel) */
+/* Resolves a persistent id; see xt_persistent_ids. */
 xt_status xt_rebuild_persistent(xt_rebuild *rebuild, xt_node *id, xt_node **out);
 
-/* FloatStorage → float32 and so on; XT_DTYPE_COUNT when the class is no storage. Untyped ones count bytes. */
+/* Returns the dtype of a storage class (float32 for FloatStorage, uint8 for untyped storages), or XT_DTYPE_COUNT if it
+ * is not a storage class. */
 xt_dtype xt_rebuild_storage_dtype(const xt_node *class);
 
-/* Room for so many storages; false when there is no memory. It grows by itself. */
+/* Makes space for count storages in advance. Returns false if there is not enough memory. */
 bool xt_rebuild_reserve(xt_rebuild *rebuild, size_t count);
 
-/* A storage that no persistent id named. `location` is not copied. */
+/* Adds a storage. `location` is not copied. */
 xt_status xt_rebuild_add_storage(xt_rebuild *rebuild, const xt_node *key, const char *location, xt_dtype dtype,
                                  int64_t numel, uint32_t *index);
 
-/* A tensor of a whole storage, the last dimension innermost, or the first (Fortran's order). */
+/* Makes a contiguous tensor of a whole storage, in row-major or column-major (Fortran) order. */
 xt_status xt_rebuild_contiguous(xt_rebuild *rebuild, uint32_t storage, xt_dtype dtype, const int64_t *sizes,
-                                uint32_t ndim, bool first_innermost, xt_node **out);
+                                uint32_t ndim, bool column_major, xt_node **out);
 
-/* A tensor of part of a storage. */
+/* Makes a tensor that is a view of a storage. */
 xt_status xt_rebuild_view(xt_rebuild *rebuild, const xt_node *storage, int64_t offset, const int64_t *sizes,
                           const int64_t *strides, uint32_t ndim, xt_node **out);
 

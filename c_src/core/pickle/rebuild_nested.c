@@ -1,32 +1,38 @@
-/* torch.storage._load_from_bytes(bytes): how a plain pickle holds a storage. The bytes are a whole legacy save. */
+/* Rebuilds torch.storage._load_from_bytes(bytes), with which a plain pickle contains a storage. The bytes are a whole
+ * legacy checkpoint: five pickles, then for each storage its number of elements (8 bytes) and its data. It is called a
+ * nested checkpoint here. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "core/base/cursor.h"
+#include "core/base/printable.h"
 #include "core/pickle/rebuild_internal.h"
 #include "core/pickle/unpickle.h"
 
-enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, PICKLES, PREFIX = 8 };
+enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, PICKLES, COUNT_SIZE = 8 };
 
-/* Each key's count and elements, one after the other. */
 static xt_status read_storage(xt_rebuild *r, xt_cursor *in, const xt_node *key) {
-  size_t prefix = strlen(r->folder);
+  size_t prefix = strlen(r->key_prefix);
   char full[256];
   if (key->kind != XT_NODE_TEXT || key->text.size + prefix > sizeof full)
-    return xt_rebuild_corrupt(r, "a storage's key is none");
-  memcpy(full, r->folder, prefix);
+    return xt_rebuild_corrupt(r, "invalid storage key in a nested checkpoint");
+  memcpy(full, r->key_prefix, prefix);
   memcpy(full + prefix, key->text.data, key->text.size);
   size_t *index = xt_table_get(&r->by_key, full, prefix + key->text.size);
-  if (!index) return xt_rebuild_corrupt(r, "a save inside lists a storage that no tensor has");
+  if (!index)
+    return xt_rebuild_corrupt(r, "nested checkpoint lists storage %s, which its object does not use",
+                              xt_printable_text(key->text.data, key->text.size).text);
   xt_storage *storage = &r->storages[*index];
-  uint64_t numel = xt_cursor_le(in, PREFIX);
+  uint64_t numel = xt_cursor_le(in, COUNT_SIZE);
   const uint8_t *data = in->short_ || numel != (uint64_t)storage->numel ? NULL : xt_cursor_take(in, storage->bytes);
-  if (!data) return xt_rebuild_corrupt(r, "a storage inside has another size than it says");
+  if (!data)
+    return xt_rebuild_corrupt(r, "storage %s of a nested checkpoint is truncated or has an unexpected size",
+                              xt_printable_text(key->text.data, key->text.size).text);
   storage->data = data;
   return XT_STATUS_ok;
 }
 
-static xt_status read(xt_rebuild *r, xt_cursor *in, xt_node **out) {
+static xt_status read_checkpoint(xt_rebuild *r, xt_cursor *in, xt_node **out) {
   xt_node *parts[PICKLES];
   size_t used, before = r->storage_count;
   for (int i = MAGIC; i < PICKLES; i++) {
@@ -35,13 +41,16 @@ static xt_status read(xt_rebuild *r, xt_cursor *in, xt_node **out) {
     if (status != XT_STATUS_ok) return status;
     in->at += used;
   }
-  if (parts[KEYS]->kind != XT_NODE_LIST) return xt_rebuild_corrupt(r, "the keys of its storages are no list");
+  if (parts[KEYS]->kind != XT_NODE_LIST)
+    return xt_rebuild_corrupt(r, "storage keys of a nested checkpoint are not a list");
   for (size_t i = 0; i < parts[KEYS]->list.count; i++) {
     xt_status status = read_storage(r, in, parts[KEYS]->list.items[i]);
     if (status != XT_STATUS_ok) return status;
   }
   for (size_t i = before; i < r->storage_count; i++)
-    if (!r->storages[i].data) return xt_rebuild_corrupt(r, "a save inside lacks the bytes of a storage");
+    if (!r->storages[i].data)
+      return xt_rebuild_corrupt(r, "nested checkpoint does not contain the data of storage %s",
+                                xt_printable_text(r->storages[i].key, r->storages[i].key_size).text);
   *out = parts[OBJECT];
   return XT_STATUS_ok;
 }
@@ -52,21 +61,23 @@ xt_status xt_rebuild_nested(xt_rebuild *r, const xt_node *args, xt_node **out) {
   if (!bytes || (bytes->kind != XT_NODE_BYTES && bytes->kind != XT_NODE_TEXT) || bytes->text.size < 2 + sizeof magic ||
       memcmp(bytes->text.data + 2, magic, sizeof magic))
     return XT_STATUS_ok;
-  if (bytes->text.size > r->allowance) return xt_rebuild_corrupt(r, "a save inside is read more than once");
-  r->allowance -= bytes->text.size;
-  if (r->within) return xt_rebuild_corrupt(r, "a save inside a save inside a pickle");
-  char *folder = xt_arena_alloc(r->arena, 32, 1);
-  if (!folder) return xt_rebuild_no_memory(r);
-  snprintf(folder, 32, "bytes%zu/", r->inside++);
+  if (r->nested) return xt_rebuild_corrupt(r, "nested checkpoint inside a nested checkpoint");
+  /* Nested checkpoints that are larger in total than the pickle share bytes. They are refused, because a small file
+   * could otherwise cause any amount of work. */
+  if (bytes->text.size > r->nested_bytes_left) return xt_rebuild_corrupt(r, "nested checkpoint is used more than once");
+  r->nested_bytes_left -= bytes->text.size;
+  char *prefix = xt_arena_alloc(r->arena, 32, 1);
+  if (!prefix) return xt_rebuild_no_memory(r);
+  snprintf(prefix, 32, "bytes%zu/", r->nested_count++);
   xt_persistent_ids ids = r->ids;
   int64_t at = r->at;
-  const char *before = r->folder;
+  const char *before = r->key_prefix;
   xt_cursor in = {(const uint8_t *)bytes->text.data, bytes->text.size, 0, false};
-  r->within = true;
-  r->folder = folder;
-  xt_status status = read(r, &in, out);
-  r->within = false;
-  r->folder = before;
+  r->nested = true;
+  r->key_prefix = prefix;
+  xt_status status = read_checkpoint(r, &in, out);
+  r->nested = false;
+  r->key_prefix = before;
   r->ids = ids;
   r->at = at;
   if (status != XT_STATUS_ok && r->error->offset >= 0) r->error->offset = at;

@@ -1,14 +1,14 @@
-/* numpy's arrays become tensors, its scalars small values; what has no twin (objects, strings, dates) stays inert. */
+/* Rebuilds NumPy arrays as tensors, and NumPy scalars. Types that have no tensor dtype (objects, strings, dates) stay
+ * inert objects. */
 #include "core/pickle/rebuild_internal.h"
 
-enum { MAX_DIMS = 64 };
-
-/* numpy.core.multiarray, numpy._core.multiarray since 2.0, … */
+/* Any module of NumPy: numpy.core.multiarray, since NumPy 2.0 numpy._core.multiarray, … */
 bool xt_rebuild_is_numpy(const xt_node *g) {
   return g->global.module_size >= 5 && !memcmp(g->global.module, "numpy", 5);
 }
 
-static bool names(const xt_node *g, const char *module, const char *name) {
+/* Checks for a NumPy global whose module ends in `module`. */
+static bool is_numpy_global(const xt_node *g, const char *module, const char *name) {
   if (g->kind != XT_NODE_GLOBAL || !xt_rebuild_is_numpy(g) ||
       !xt_text_equals(g->global.name, g->global.name_size, name))
     return false;
@@ -16,7 +16,7 @@ static bool names(const xt_node *g, const char *module, const char *name) {
   return g->global.module_size >= size && !memcmp(g->global.module + g->global.module_size - size, module, size);
 }
 
-/* numpy.dtype('f4', …) whose state is (3, '<', …) */
+/* Reads numpy.dtype('f4', …) with the state (3, '<', …). Returns false if there is no such tensor dtype. */
 static bool get_dtype(const xt_node *node, xt_dtype *dtype, bool *big_endian) {
   static const struct {
     const char *code;
@@ -24,7 +24,7 @@ static bool get_dtype(const xt_node *node, xt_dtype *dtype, bool *big_endian) {
   } codes[] = {{"f8", XT_float64}, {"f4", XT_float32},   {"f2", XT_float16},     {"i8", XT_int64},  {"i4", XT_int32},
                {"i2", XT_int16},   {"i1", XT_int8},      {"u1", XT_uint8},       {"u2", XT_uint16}, {"u4", XT_uint32},
                {"u8", XT_uint64},  {"c8", XT_complex64}, {"c16", XT_complex128}, {"b1", XT_bool}};
-  if (!node || node->kind != XT_NODE_OBJECT || !names(node->object->callable, "numpy", "dtype")) return false;
+  if (!node || node->kind != XT_NODE_OBJECT || !is_numpy_global(node->object->callable, "numpy", "dtype")) return false;
   const xt_node *code = xt_node_arg(node->object->args, 0), *state = node->object->state;
   const xt_node *order = state && state->kind == XT_NODE_TUPLE ? xt_node_arg(state, 1) : NULL;
   *big_endian = order && xt_node_is_text(order, ">", 1);
@@ -33,29 +33,33 @@ static bool get_dtype(const xt_node *node, xt_dtype *dtype, bool *big_endian) {
   return false;
 }
 
-/* bytes, a bytearray, or a string of Python 2 */
+/* bytes, bytearray, or a Python 2 string */
 static bool is_data(const xt_node *node) {
   return node && (node->kind == XT_NODE_BYTES || node->kind == XT_NODE_BYTEARRAY || node->kind == XT_NODE_TEXT);
 }
 
 static xt_status make_array(xt_rebuild *r, const xt_node *shape, const xt_node *type, bool fortran, const xt_node *data,
                             xt_node **out) {
-  int64_t sizes[MAX_DIMS], numel = 1, bytes;
+  int64_t sizes[XT_MAX_DIMS], numel = 1, bytes;
   xt_dtype dtype;
   bool big_endian;
   uint32_t storage;
   if (!shape || shape->kind != XT_NODE_TUPLE || !get_dtype(type, &dtype, &big_endian) || !is_data(data))
     return XT_STATUS_ok;
-  if (shape->list.count > MAX_DIMS) return xt_rebuild_corrupt(r, "an array has more than 64 dimensions");
+  if (shape->list.count > XT_MAX_DIMS)
+    return xt_rebuild_corrupt(r, "NumPy array of %zu dimensions; at most %d are supported", shape->list.count,
+                              XT_MAX_DIMS);
   for (size_t d = 0; d < shape->list.count; d++) {
     const xt_node *size = shape->list.items[d];
-    if (size->kind != XT_NODE_INT || size->integer < 0) return xt_rebuild_corrupt(r, "an array's shape is malformed");
+    if (size->kind != XT_NODE_INT || size->integer < 0)
+      return xt_rebuild_corrupt(r, "shape of a NumPy array is not a tuple of non-negative integers");
     sizes[d] = size->integer;
-    if (__builtin_mul_overflow(numel, sizes[d], &numel)) return xt_rebuild_corrupt(r, "an array's shape overflows");
+    if (__builtin_mul_overflow(numel, sizes[d], &numel))
+      return xt_rebuild_corrupt(r, "shape of a NumPy array overflows 64 bits");
   }
   if (__builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes) || (uint64_t)bytes != data->text.size)
-    return xt_rebuild_corrupt(r, "an array's shape does not fit its bytes");
-  xt_status status = xt_rebuild_inline(r, dtype, data->text.data, data->text.size, big_endian, &storage);
+    return xt_rebuild_corrupt(r, "shape of a NumPy array does not fit its %zu bytes of data", data->text.size);
+  xt_status status = xt_rebuild_add_inline(r, dtype, data->text.data, data->text.size, big_endian, &storage);
   if (status != XT_STATUS_ok) return status;
   return xt_rebuild_contiguous(r, storage, dtype, sizes, (uint32_t)shape->list.count, fortran, out);
 }
@@ -67,7 +71,8 @@ static xt_status make_scalar(xt_rebuild *r, const xt_node *args, xt_node **out) 
   bool big_endian;
   if (!get_dtype(xt_node_arg(args, 0), &dtype, &big_endian) || !is_data(data)) return XT_STATUS_ok;
   size_t size = xt_dtype_get(dtype)->size;
-  if (data->text.size != size) return xt_rebuild_corrupt(r, "a scalar does not fit its bytes");
+  if (data->text.size != size)
+    return xt_rebuild_corrupt(r, "NumPy scalar of %zu bytes; its dtype has %zu", data->text.size, size);
   *out = xt_node_new(r->arena, XT_NODE_SCALAR);
   if (!*out) return xt_rebuild_no_memory(r);
   (*out)->scalar.dtype = dtype;
@@ -78,9 +83,9 @@ static xt_status make_scalar(xt_rebuild *r, const xt_node *args, xt_node **out) 
 }
 
 xt_status xt_rebuild_numpy(xt_rebuild *r, const xt_node *callable, const xt_node *args, xt_node **out) {
-  if (names(callable, "multiarray", "scalar")) return make_scalar(r, args, out);
-  /* _frombuffer(bytes, dtype, shape, order): protocol 5 */
-  if (names(callable, "numeric", "_frombuffer")) {
+  if (is_numpy_global(callable, "multiarray", "scalar")) return make_scalar(r, args, out);
+  /* protocol 5: _frombuffer(bytes, dtype, shape, order) */
+  if (is_numpy_global(callable, "numeric", "_frombuffer")) {
     const xt_node *order = xt_node_arg(args, 3);
     return make_array(r, xt_node_arg(args, 2), xt_node_arg(args, 1), order && xt_node_is_text(order, "F", 1),
                       xt_node_arg(args, 0), out);
@@ -88,12 +93,12 @@ xt_status xt_rebuild_numpy(xt_rebuild *r, const xt_node *callable, const xt_node
   return XT_STATUS_ok;
 }
 
-/* _reconstruct(ndarray, (0,), b'b') and then the state (version, shape, dtype, is_fortran, bytes), at first without a
- * version. */
+/* _reconstruct(ndarray, (0,), b'b') with the state (version, shape, dtype, is_fortran, bytes). The oldest NumPy
+ * versions write no version. */
 xt_status xt_rebuild_numpy_state(xt_rebuild *r, xt_node *target, const xt_node *state, bool *done) {
   xt_node *made = NULL;
   bool fortran = false;
-  if (target->kind != XT_NODE_OBJECT || !names(target->object->callable, "multiarray", "_reconstruct") ||
+  if (target->kind != XT_NODE_OBJECT || !is_numpy_global(target->object->callable, "multiarray", "_reconstruct") ||
       state->kind != XT_NODE_TUPLE || state->list.count < 4 || state->list.count > 5)
     return XT_STATUS_ok;
   size_t first = state->list.count - 4;

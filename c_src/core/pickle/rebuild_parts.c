@@ -1,4 +1,4 @@
-/* Tensors made of tensors: sparse and quantized ones. */
+/* Rebuilds tensors that consist of other tensors: sparse and quantized ones. */
 #include "core/pickle/rebuild_internal.h"
 
 /* torch.serialization._get_layout('torch.sparse_coo') */
@@ -21,10 +21,11 @@ static bool get_layout(const xt_node *node, xt_layout *out) {
   return false;
 }
 
-static const xt_tensor_desc *plain_part(const xt_node *node) {
-  bool plain = node && node->kind == XT_NODE_TENSOR && node->tensor->layout == XT_LAYOUT_STRIDED &&
-               !node->tensor->quantized && node->tensor->storage != XT_NO_STORAGE;
-  return plain ? node->tensor : NULL;
+/* Returns the tensor if it can be a part: strided, not quantized and with a storage. Otherwise returns NULL. */
+static const xt_tensor_desc *get_part(const xt_node *node) {
+  bool usable = node && node->kind == XT_NODE_TENSOR && node->tensor->layout == XT_LAYOUT_STRIDED &&
+                !node->tensor->quantized && node->tensor->storage != XT_NO_STORAGE;
+  return usable ? node->tensor : NULL;
 }
 
 /* (layout, (indices, values, size[, coalesced])) or (layout, (compressed, plain, values, size)) */
@@ -42,17 +43,16 @@ xt_status xt_rebuild_sparse(xt_rebuild *r, const xt_node *args, xt_node **out) {
   t->layout = (uint8_t)layout;
   t->part_count = parts;
   for (uint32_t i = 0; i < parts; i++)
-    if (!(more->parts[i] = plain_part(xt_node_arg(data, i))))
-      return xt_rebuild_corrupt(r, "a sparse tensor's parts are no tensors");
+    if (!(more->parts[i] = get_part(xt_node_arg(data, i))))
+      return xt_rebuild_corrupt(r, "part of a sparse tensor is not a strided tensor");
   t->dtype = more->parts[parts - 1]->dtype;
-  xt_status status =
-      xt_rebuild_dims(r, xt_node_arg(data, parts), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
+  xt_status status = xt_rebuild_dims(r, xt_node_arg(data, parts), "size", &t->ndim, &t->sizes);
   if (status != XT_STATUS_ok) return status;
-  t->strides = xt_arena_alloc(r->arena, t->ndim, sizeof *t->strides); /* zeros: it has none */
+  t->strides = xt_arena_alloc(r->arena, t->ndim, sizeof *t->strides); /* zeros: a sparse tensor has no strides */
   int64_t elements = 1;
   for (uint32_t d = 0; d < t->ndim; d++)
     if (t->sizes[d] && __builtin_mul_overflow(elements, t->sizes[d], &elements))
-      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
   return t->strides ? XT_STATUS_ok : xt_rebuild_no_memory(r);
 }
 
@@ -62,14 +62,14 @@ xt_status xt_rebuild_quantized(xt_rebuild *r, const xt_node *args, xt_node **out
   const xt_node *q = xt_node_arg(args, 4);
   xt_node *made = NULL;
   if (!q || q->kind != XT_NODE_TUPLE || q->list.count < 3)
-    return xt_rebuild_corrupt(r, "a quantized tensor has no parameters");
+    return xt_rebuild_corrupt(r, "quantized tensor without quantizer parameters");
   bool channels = q->list.count == 4 && xt_node_is_global(xt_node_arg(q, 0), "torch", "per_channel_affine");
   if (!channels && !xt_node_is_global(xt_node_arg(q, 0), "torch", "per_tensor_affine")) return XT_STATUS_ok;
   xt_status status = xt_rebuild_tensor(r, args, 1, &made);
   if (status != XT_STATUS_ok) return status;
   xt_tensor_desc *t = made->tensor;
   if (t->dtype != XT_qint8 && t->dtype != XT_quint8 && t->dtype != XT_qint32)
-    return XT_STATUS_ok; /* packed below a byte */
+    return XT_STATUS_ok; /* several elements per byte: not supported */
   const xt_node *scale = xt_node_arg(q, 1), *zero = xt_node_arg(q, 2), *axis = xt_node_arg(q, 3);
   xt_tensor_parts *more = xt_arena_alloc(r->arena, 1, sizeof *more);
   if (!more) return xt_rebuild_no_memory(r);
@@ -77,22 +77,23 @@ xt_status xt_rebuild_quantized(xt_rebuild *r, const xt_node *args, xt_node **out
   t->more = more;
   if (channels) {
     t->part_count = 2;
-    more->parts[0] = plain_part(scale);
-    more->parts[1] = plain_part(zero);
+    more->parts[0] = get_part(scale);
+    more->parts[1] = get_part(zero);
     if (!more->parts[0] || !more->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
         axis->integer >= t->ndim)
-      return xt_rebuild_corrupt(r, "a quantized tensor's channels are malformed");
-    for (int i = 0; i < 2; i++) /* one for each slice along the axis: LibTorch does not look */
+      return xt_rebuild_corrupt(r, "invalid per-channel parameters of a quantized tensor");
+    for (int i = 0; i < 2; i++) /* one value for each index along the axis; LibTorch does not check this */
       if (more->parts[i]->ndim != 1 || more->parts[i]->sizes[0] != t->sizes[axis->integer])
-        return xt_rebuild_corrupt(r, "a quantized tensor's channels are not as many as its slices");
+        return xt_rebuild_corrupt(
+            r, "number of per-channel parameters of a quantized tensor differs from the size of its axis");
     more->axis = axis->integer;
   } else if (!xt_node_number(scale, &more->scale) || zero->kind != XT_NODE_INT) {
-    return xt_rebuild_corrupt(r, "a quantized tensor's scale or zero point is no number");
+    return xt_rebuild_corrupt(r, "scale or zero point of a quantized tensor is not a number");
   } else {
     more->zero_point = zero->integer;
   }
   if (!xt_node_flag(xt_node_arg(args, 5), &t->requires_grad))
-    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
+    return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
   *out = made;
   return XT_STATUS_ok;
 }

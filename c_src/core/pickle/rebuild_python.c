@@ -1,7 +1,7 @@
-/* Python types that have a plain twin. */
+/* Rebuilds Python types that have a node kind of their own. */
 #include "core/pickle/rebuild_internal.h"
 
-/* _codecs.encode(text, 'latin1'): how protocol 2 writes bytes. */
+/* _codecs.encode(text, 'latin1'): the bytes of protocol 2. */
 xt_status xt_rebuild_latin1(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const xt_node *text = xt_node_arg(args, 0), *codec = xt_node_arg(args, 1);
   if (!text || text->kind != XT_NODE_TEXT || !codec ||
@@ -13,7 +13,7 @@ xt_status xt_rebuild_latin1(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const uint8_t *in = (const uint8_t *)text->text.data;
   size_t size = 0;
   for (size_t i = 0; i < text->text.size; i++, size++) {
-    if (in[i] >= 0xC4) return xt_rebuild_corrupt(r, "bytes hold a character above 255");
+    if (in[i] >= 0xC4) return xt_rebuild_corrupt(r, "bytes contain a character above 255");
     bytes[size] = in[i] < 0x80 ? in[i] : (uint8_t)(in[i] << 6 | (in[i + 1] & 0x3F));
     if (in[i] >= 0x80) i++;
   }
@@ -42,7 +42,7 @@ xt_status xt_rebuild_complex(xt_rebuild *r, const xt_node *args, xt_node **out) 
   return XT_STATUS_ok;
 }
 
-/* Items of the first argument in a container of another kind. */
+/* Makes a container of the given kind from the items of the first argument. */
 xt_status xt_rebuild_items(xt_rebuild *r, const xt_node *args, xt_node_kind kind, xt_node **out) {
   const xt_node *items = xt_node_arg(args, 0);
   bool listed = items && (items->kind == XT_NODE_LIST || items->kind == XT_NODE_TUPLE);
@@ -64,7 +64,7 @@ xt_status xt_rebuild_dict(xt_rebuild *r, const xt_node *args, size_t data, xt_no
     xt_node *item = from->list.items[i];
     bool pair = from->kind == XT_NODE_LIST;
     if (pair && ((item->kind != XT_NODE_TUPLE && item->kind != XT_NODE_LIST) || item->list.count != 2))
-      return xt_rebuild_corrupt(r, "a dict is made of what are no pairs");
+      return xt_rebuild_corrupt(r, "item of a dict is not a pair");
     for (size_t k = 0; k < (pair ? 2 : 1); k++)
       if (!xt_node_append(r->arena, *out, pair ? item->list.items[k] : item)) return xt_rebuild_no_memory(r);
   }

@@ -1,15 +1,17 @@
-/* Tensors, as torch._utils rebuilds them. */
+/* Rebuilds tensors like the functions of torch._utils. */
 #include "core/pickle/rebuild_internal.h"
 
 xt_status xt_rebuild_dims(xt_rebuild *r, const xt_node *node, const char *what, uint32_t *ndim, int64_t **out) {
-  if (!node || node->kind != XT_NODE_TUPLE) return xt_rebuild_corrupt(r, what);
-  if (node->list.count > 64) return xt_rebuild_corrupt(r, "a tensor has more than 64 dimensions");
+  if (!node || node->kind != XT_NODE_TUPLE) return xt_rebuild_corrupt(r, "tensor %s is not a tuple", what);
+  if (node->list.count > XT_MAX_DIMS)
+    return xt_rebuild_corrupt(r, "tensor of %zu dimensions; at most %d are supported", node->list.count, XT_MAX_DIMS);
   *ndim = (uint32_t)node->list.count;
   *out = xt_arena_alloc(r->arena, node->list.count, sizeof **out);
   if (!*out) return xt_rebuild_no_memory(r);
   for (size_t i = 0; i < node->list.count; i++) {
     const xt_node *dim = node->list.items[i];
-    if (dim->kind != XT_NODE_INT || dim->integer < 0) return xt_rebuild_corrupt(r, what);
+    if (dim->kind != XT_NODE_INT || dim->integer < 0)
+      return xt_rebuild_corrupt(r, "tensor %s contains a value that is not a non-negative integer", what);
     (*out)[i] = dim->integer;
   }
   return XT_STATUS_ok;
@@ -20,35 +22,37 @@ xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *t, int64_t 
   int64_t item = (int64_t)xt_dtype_get(t->dtype)->size;
   bool empty = false;
   for (uint32_t d = 0; d < t->ndim; d++) {
-    int64_t size = t->sizes[d] ? t->sizes[d] : 1; /* an empty one must not overflow either */
+    int64_t size = t->sizes[d] ? t->sizes[d] : 1; /* the shape of an empty tensor must not overflow either */
     empty |= t->sizes[d] == 0;
     if (__builtin_mul_overflow(size - 1, t->strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
         __builtin_mul_overflow(elements, size, &elements))
-      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
   }
   if (__builtin_mul_overflow(elements, item, &bytes) || __builtin_mul_overflow(last, item, &step))
-    return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+    return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
   if (!empty && (uint64_t)bytes > r->max_tensor_bytes)
-    return xt_error_at(r->error, XT_STATUS_limit, r->at, "a tensor of %lld bytes; the limit tensor_bytes is %llu",
+    return xt_error_at(r->error, XT_STATUS_limit, r->at, "tensor of %lld bytes exceeds the tensor_bytes limit of %llu",
                        (long long)bytes, (unsigned long long)r->max_tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return XT_STATUS_ok;
   int64_t room = (int64_t)(r->storages[t->storage].bytes / (uint64_t)item);
-  /* An empty one may begin anywhere, as slices of slices do: nothing is ever read there. */
-  if (end >= 0 && end < room) room = end; /* it sees only a part of it */
-  if (!empty && last >= room) return xt_rebuild_corrupt(r, "a tensor reaches past the end of its storage");
+  if (end >= 0 && end < room) room = end;
+  /* An empty tensor may begin anywhere, as slices of slices do: none of its bytes are read. */
+  if (!empty && last >= room) return xt_rebuild_bad_tensor(r, "extends past the end of its storage");
   return XT_STATUS_ok;
 }
 
+/* Keys plus values. torch writes a few; a dict that many tensors share is read for each of them. */
+enum { MAX_METADATA = 32 };
+
 static xt_status get_metadata(xt_rebuild *r, const xt_node *node, xt_tensor_desc *t) {
   if (!node || node->kind != XT_NODE_DICT) return XT_STATUS_ok;
-  if (node->list.count > 32)
-    return xt_rebuild_corrupt(r, "a tensor's metadata is no small dict"); /* it may be shared by many */
+  if (node->list.count > MAX_METADATA) return xt_rebuild_corrupt(r, "tensor metadata has too many entries");
   for (size_t i = 0; i + 1 < node->list.count; i += 2) {
     const xt_node *key = node->list.items[i], *value = node->list.items[i + 1];
     if (xt_node_is_text(key, "conj", 4) && !xt_node_flag(value, &t->conj))
-      return xt_rebuild_corrupt(r, "a tensor's conj bit is no boolean");
+      return xt_rebuild_corrupt(r, "conj bit of a tensor is not a boolean");
     if (xt_node_is_text(key, "neg", 3) && !xt_node_flag(value, &t->neg))
-      return xt_rebuild_corrupt(r, "a tensor's neg bit is no boolean");
+      return xt_rebuild_corrupt(r, "neg bit of a tensor is not a boolean");
   }
   return XT_STATUS_ok;
 }
@@ -59,19 +63,20 @@ xt_node *xt_rebuild_new_tensor(xt_rebuild *r) {
   return node && node->tensor ? node : NULL;
 }
 
-/* Where the part of a storage that a view sees ends; -1: it sees all. */
+/* Returns the end of the part of a storage that a view covers, or -1 if it covers the whole storage. */
 static int64_t view_end(const xt_node *storage) {
   return storage->storage.count < 0 ? -1 : storage->storage.start + storage->storage.count;
 }
 
-/* _rebuild_tensor(storage, offset, size, stride) · v2 adds requires_grad, hooks[, metadata] · v3 also dtype[, metadata]
- */
+/* _rebuild_tensor(storage, offset, size, stride)
+ * _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])
+ * _rebuild_tensor_v3(storage, offset, size, stride, requires_grad, hooks, dtype[, metadata]) */
 xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_node **out) {
   const xt_node *storage = xt_node_arg(args, 0), *offset = xt_node_arg(args, 1),
                 *dtype = version == 3 ? xt_node_arg(args, 6) : NULL;
   if (!storage || storage->kind != XT_NODE_STORAGE || !offset || offset->kind != XT_NODE_INT || offset->integer < 0)
-    return xt_rebuild_corrupt(r, "a tensor has no storage or no offset");
-  if (version == 3 && (!dtype || dtype->kind != XT_NODE_DTYPE)) return xt_rebuild_corrupt(r, "a tensor has no dtype");
+    return xt_rebuild_corrupt(r, "tensor without a storage or a valid offset");
+  if (version == 3 && (!dtype || dtype->kind != XT_NODE_DTYPE)) return xt_rebuild_corrupt(r, "tensor without a dtype");
   *out = xt_rebuild_new_tensor(r);
   if (!*out) return xt_rebuild_no_memory(r);
   xt_tensor_desc *t = (*out)->tensor;
@@ -79,16 +84,14 @@ xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_
   t->dtype = dtype ? dtype->dtype : r->storages[t->storage].dtype;
   if (dtype) r->storages[t->storage].element = dtype->dtype;
   if (__builtin_add_overflow(offset->integer, storage->storage.start, &t->offset))
-    return xt_rebuild_corrupt(r, "a tensor's offset overflows");
+    return xt_rebuild_bad_tensor(r, "offset overflows 64 bits");
   uint32_t strides;
-  xt_status status =
-      xt_rebuild_dims(r, xt_node_arg(args, 2), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
-  if (status == XT_STATUS_ok)
-    status = xt_rebuild_dims(r, xt_node_arg(args, 3), "a tensor's stride is no tuple of steps", &strides, &t->strides);
+  xt_status status = xt_rebuild_dims(r, xt_node_arg(args, 2), "size", &t->ndim, &t->sizes);
+  if (status == XT_STATUS_ok) status = xt_rebuild_dims(r, xt_node_arg(args, 3), "stride", &strides, &t->strides);
   if (status != XT_STATUS_ok) return status;
-  if (strides != t->ndim) return xt_rebuild_corrupt(r, "a tensor has more strides than sizes, or fewer");
+  if (strides != t->ndim) return xt_rebuild_corrupt(r, "tensor with %u sizes but %u strides", t->ndim, strides);
   if (version > 1 && !xt_node_flag(xt_node_arg(args, 4), &t->requires_grad))
-    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
+    return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
   status = get_metadata(r, xt_node_arg(args, version == 3 ? 7 : 6), t);
   return status == XT_STATUS_ok ? xt_rebuild_check_view(r, t, view_end(storage)) : status;
 }
@@ -96,26 +99,25 @@ xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_
 xt_status xt_rebuild_meta(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const xt_node *dtype = xt_node_arg(args, 0);
   uint32_t strides;
-  if (!dtype || dtype->kind != XT_NODE_DTYPE) return xt_rebuild_corrupt(r, "a tensor has no dtype");
+  if (!dtype || dtype->kind != XT_NODE_DTYPE) return xt_rebuild_corrupt(r, "tensor without a dtype");
   *out = xt_rebuild_new_tensor(r);
   if (!*out) return xt_rebuild_no_memory(r);
   xt_tensor_desc *t = (*out)->tensor;
   t->storage = XT_NO_STORAGE;
   t->dtype = dtype->dtype;
-  xt_status status =
-      xt_rebuild_dims(r, xt_node_arg(args, 1), "a tensor's size is no tuple of sizes", &t->ndim, &t->sizes);
-  if (status == XT_STATUS_ok)
-    status = xt_rebuild_dims(r, xt_node_arg(args, 2), "a tensor's stride is no tuple of steps", &strides, &t->strides);
+  xt_status status = xt_rebuild_dims(r, xt_node_arg(args, 1), "size", &t->ndim, &t->sizes);
+  if (status == XT_STATUS_ok) status = xt_rebuild_dims(r, xt_node_arg(args, 2), "stride", &strides, &t->strides);
   if (status != XT_STATUS_ok) return status;
-  if (strides != t->ndim || !xt_node_flag(xt_node_arg(args, 3), &t->requires_grad))
-    return xt_rebuild_corrupt(r, "a meta tensor is malformed");
+  if (strides != t->ndim) return xt_rebuild_corrupt(r, "tensor with %u sizes but %u strides", t->ndim, strides);
+  if (!xt_node_flag(xt_node_arg(args, 3), &t->requires_grad))
+    return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
   return xt_rebuild_check_view(r, t, -1);
 }
 
 /* ---- Kinds of tensors ---- */
 
-/* A tensor with a class of its own, or attributes: [tensor, class, state]. */
-static xt_status wrap(xt_rebuild *r, xt_node *made, xt_node *class, xt_node *state, xt_node **out) {
+/* Makes a subclass node: a tensor or object with a class and attributes of its own. */
+static xt_status make_subclass(xt_rebuild *r, xt_node *made, xt_node *class, xt_node *state, xt_node **out) {
   *out = xt_node_new(r->arena, XT_NODE_SUBCLASS);
   if (!*out || !xt_node_append(r->arena, *out, made) || !xt_node_append(r->arena, *out, class) ||
       !xt_node_append(r->arena, *out, state))
@@ -139,20 +141,20 @@ static bool has_state(const xt_node *state) {
 xt_status xt_rebuild_parameter(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const xt_node *data = xt_node_arg(args, 0);
   xt_node *state = xt_node_arg(args, 3), *made;
-  if (!data || data->kind != XT_NODE_TENSOR) return XT_STATUS_ok; /* of a kind that stays an inert object */
+  if (!data || data->kind != XT_NODE_TENSOR) return XT_STATUS_ok; /* a tensor that stayed an inert object */
   made = xt_rebuild_new_tensor(r);
   if (!made) return xt_rebuild_no_memory(r);
   *made->tensor = *data->tensor;
   made->tensor->parameter = made->tensor->requires_grad = true;
   if (!xt_node_flag(xt_node_arg(args, 1), &made->tensor->requires_grad))
-    return xt_rebuild_corrupt(r, "requires_grad is no boolean");
+    return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
   if (!has_state(state)) return *out = made, XT_STATUS_ok;
   xt_node *class = new_global(r, "torch.nn.parameter", "Parameter");
-  return class ? wrap(r, made, class, state, out) : xt_rebuild_no_memory(r);
+  return class ? make_subclass(r, made, class, state, out) : xt_rebuild_no_memory(r);
 }
 
-/* _rebuild_device_tensor_from_numpy, …_from_cpu_tensor: (data, dtype, device, requires_grad). The values are here,
- * whatever the device was. */
+/* _rebuild_device_tensor_from_numpy, …_from_cpu_tensor: (data, dtype, device, requires_grad). The device is ignored:
+ * the data is in the file. */
 xt_status xt_rebuild_device_tensor(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const xt_node *data = xt_node_arg(args, 0), *dtype = xt_node_arg(args, 1);
   if (!data || data->kind != XT_NODE_TENSOR || !dtype || dtype->kind != XT_NODE_DTYPE ||
@@ -163,18 +165,18 @@ xt_status xt_rebuild_device_tensor(xt_rebuild *r, const xt_node *args, xt_node *
   *(*out)->tensor = *data->tensor;
   return xt_node_flag(xt_node_arg(args, 3), &(*out)->tensor->requires_grad)
              ? XT_STATUS_ok
-             : xt_rebuild_corrupt(r, "requires_grad is no boolean");
+             : xt_rebuild_corrupt(r, "requires_grad is not a boolean");
 }
 
-/* _rebuild_from_type_v2(function, class, args, state): what the function makes, as an instance of the class. */
-xt_status xt_rebuild_typed(xt_rebuild *r, const xt_node *args, xt_node **out) {
+/* _rebuild_from_type_v2(function, class, args, state): the result of function(*args) as an instance of the class. */
+xt_status xt_rebuild_from_type(xt_rebuild *r, const xt_node *args, xt_node **out) {
   xt_node *function = xt_node_arg(args, 0), *class = xt_node_arg(args, 1), *inner = xt_node_arg(args, 2),
           *state = xt_node_arg(args, 3);
   xt_node *made = NULL;
   if (!state || class->kind != XT_NODE_GLOBAL || inner->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
   if (xt_node_is_global(function, "torch._tensor", "_rebuild_from_type_v2") ||
       xt_node_is_global(function, "torch.tensor", "_rebuild_from_type_v2"))
-    return xt_rebuild_corrupt(r, "a tensor's class is wrapped in itself");
+    return xt_rebuild_corrupt(r, "_rebuild_from_type_v2 calls itself");
   xt_status status = xt_rebuild_reduce(r, function, inner, &made);
   if (status != XT_STATUS_ok) return status;
   bool plain = xt_node_is_global(class, "torch", "Tensor") && !has_state(state);
@@ -185,10 +187,10 @@ xt_status xt_rebuild_typed(xt_rebuild *r, const xt_node *args, xt_node **out) {
     made->object->callable = function;
     made->object->args = inner;
   }
-  return wrap(r, made, class, state, out);
+  return make_subclass(r, made, class, state, out);
 }
 
-/* ---- The oldest form: a class is called and its state set afterwards ---- */
+/* ---- Files of the oldest torch versions: a class is called and its state is set by BUILD ---- */
 
 static bool is_tensor_class(const xt_node *g) {
   if (g->kind != XT_NODE_GLOBAL || g->global.name_size < 6) return false;
@@ -196,8 +198,8 @@ static bool is_tensor_class(const xt_node *g) {
          !memcmp(g->global.module, "torch", 5);
 }
 
-/* (storage, offset, size, stride) of a tensor, (data, _, hooks, requires_grad, _) of a variable; later
- * (requires_grad, _, hooks) of what was made of its data already. */
+/* The state is (storage, offset, size, stride) for a tensor and (data, _, hooks, requires_grad, _) for a variable.
+ * Later versions made the variable from its data and set (requires_grad, _, hooks). */
 xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state, bool *done) {
   xt_node *made = NULL;
   if (state->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
@@ -214,11 +216,11 @@ xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state
     if (!xt_node_flag(state->list.items[3], &made->tensor->requires_grad)) made = NULL;
   }
   *done = made != NULL;
-  if (status == XT_STATUS_ok && made) *target = *made; /* in place: others may have been given it already */
+  if (status == XT_STATUS_ok && made) *target = *made; /* in place: the memo and containers may already refer to it */
   return status;
 }
 
-/* ---- Of numbers ---- */
+/* ---- Tensors that other formats describe ---- */
 
 xt_status xt_rebuild_view(xt_rebuild *r, const xt_node *storage, int64_t offset, const int64_t *sizes,
                           const int64_t *strides, uint32_t ndim, xt_node **out) {
@@ -232,9 +234,9 @@ xt_status xt_rebuild_view(xt_rebuild *r, const xt_node *storage, int64_t offset,
   t->strides = xt_arena_alloc(r->arena, ndim, sizeof *t->strides);
   if (!t->sizes || !t->strides) return xt_rebuild_no_memory(r);
   if (offset < 0 || __builtin_add_overflow(offset, storage->storage.start, &t->offset))
-    return xt_rebuild_corrupt(r, "a tensor's offset is negative or overflows");
+    return xt_rebuild_bad_tensor(r, "offset is negative or overflows 64 bits");
   for (uint32_t d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_rebuild_corrupt(r, "a tensor's size or stride is negative");
+    if (sizes[d] < 0 || strides[d] < 0) return xt_rebuild_bad_tensor(r, "size or stride is negative");
     t->sizes[d] = sizes[d];
     t->strides[d] = strides[d];
   }
@@ -242,7 +244,7 @@ xt_status xt_rebuild_view(xt_rebuild *r, const xt_node *storage, int64_t offset,
 }
 
 xt_status xt_rebuild_contiguous(xt_rebuild *r, uint32_t storage, xt_dtype dtype, const int64_t *sizes, uint32_t ndim,
-                                bool first_innermost, xt_node **out) {
+                                bool column_major, xt_node **out) {
   int64_t step = 1;
   *out = xt_rebuild_new_tensor(r);
   if (!*out) return xt_rebuild_no_memory(r);
@@ -254,11 +256,11 @@ xt_status xt_rebuild_contiguous(xt_rebuild *r, uint32_t storage, xt_dtype dtype,
   if (!t->sizes) return xt_rebuild_no_memory(r);
   t->strides = t->sizes + ndim;
   for (uint32_t i = 0; i < ndim; i++) {
-    uint32_t d = first_innermost ? i : ndim - 1 - i;
+    uint32_t d = column_major ? i : ndim - 1 - i;
     t->sizes[d] = sizes[d];
     t->strides[d] = step;
     if (__builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step))
-      return xt_rebuild_corrupt(r, "a tensor's shape overflows");
+      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
   }
   return xt_rebuild_check_view(r, t, -1);
 }

@@ -1,4 +1,4 @@
-/* Where a pickle ends, without making anything of it. */
+/* Finds the end of a pickle without building its objects. */
 #ifndef XT_PICKLE_SCAN_H
 #define XT_PICKLE_SCAN_H
 
@@ -6,23 +6,23 @@
 #include <stdint.h>
 
 typedef enum {
-  XT_SCAN_END,    /* `at` is behind the STOP */
-  XT_SCAN_SHORT,  /* the bytes end before the pickle does: `at` is the last instruction */
-  XT_SCAN_INVALID /* `at` is no instruction */
+  XT_SCAN_END,    /* `at` is the first byte after STOP */
+  XT_SCAN_SHORT,  /* the data ends before the pickle does; `at` is the incomplete opcode */
+  XT_SCAN_INVALID /* the byte at `at` is not an opcode */
 } xt_pickle_scan_result;
 
-enum { XT_SCAN_PAYLOAD = 4096 };
+enum { XT_SCAN_PAYLOAD = 4096 }; /* opcodes of at least this many bytes hold data rather than structure */
 
-/* How far it has come: zeroed at the start of a pickle. */
+/* Position of the scan; zeroed at the start of a pickle. */
 typedef struct {
   size_t at;
-  int line;         /* so many lines of the instruction at hand were found, */
-  size_t searched;  /* and the next does not end before here */
-  uint64_t wanted;  /* bytes that it needs at least */
-  uint64_t payload; /* length of instructions of XT_SCAN_PAYLOAD bytes and more, which hold data and not structure */
+  int line;         /* number of complete text lines found of the opcode at `at` */
+  size_t searched;  /* the next line does not end before this position */
+  uint64_t wanted;  /* bytes that the opcode at `at` needs at least */
+  uint64_t payload; /* total bytes of opcodes of XT_SCAN_PAYLOAD bytes and more */
 } xt_pickle_scan_state;
 
-/* Goes on where the last call came up short. */
+/* Scans data from state->at. After XT_SCAN_SHORT it can be called again with more data. */
 xt_pickle_scan_result xt_pickle_scan(const uint8_t *data, size_t size, xt_pickle_scan_state *state);
 
 #endif

@@ -1,639 +1,274 @@
 #include "core/pickle/unpickle.h"
 
-#include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "core/base/cursor.h"
-#include "core/base/utf8.h"
-#include "core/pickle/escape.h"
+#include "core/pickle/unpickle_internal.h"
 
-/* The state of the machine. The stack holds nodes; a mark is the pointer to `mark_node`. FRAME only bounds what opcodes
- * may read, so `frame_end` is checked and otherwise ignored. */
-typedef struct {
-  xt_cursor in;
-  xt_rebuild *rebuild;
-  xt_arena *arena;
-  xt_error *error;
-  xt_node **stack;
-  size_t top, room;
-  xt_node **memo; /* dense part */
-  size_t memo_room, memo_count;
-  xt_table far; /* the odd index far away; keys are kept in the arena */
-  size_t nodes, max_nodes;
-  size_t frame_end; /* 0: none */
-  xt_node *none, *yes, *no, *empty;
-  xt_node *bytes[256]; /* small integers are shared: they cannot change */
-} machine;
+/* ---- Errors ---- */
 
-static xt_node mark_node;
+/* Returns the name of the current opcode, which must be known. */
+static const char *opcode_name(const xt_unpickler *u) { return xt_opcodes[u->in.data[u->rebuild->at]].name; }
 
-enum { MAX_LINE = 1 << 20, MAX_DENSE_GAP = 4096 };
-
-static xt_status corrupt(machine *m, const char *what) {
-  return xt_error_at(m->error, XT_STATUS_corrupt, m->rebuild->at, "the pickle is broken: %s", what);
+xt_status xt_unpickler_corrupt(xt_unpickler *u, const char *format, ...) {
+  char reason[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(reason, sizeof reason, format, args);
+  va_end(args);
+  return xt_error_at(u->error, XT_STATUS_corrupt, u->rebuild->at, "invalid pickle: %s (opcode %s)", reason,
+                     opcode_name(u));
 }
 
-static xt_status no_memory(machine *m) {
-  return xt_error_set(m->error, XT_STATUS_no_memory, "no memory for the pickle's objects");
+xt_status xt_unpickler_truncated(xt_unpickler *u) {
+  return xt_error_at(u->error, XT_STATUS_truncated, u->rebuild->at,
+                     "truncated pickle: the data ends inside opcode %s; the file may be incomplete", opcode_name(u));
 }
 
-static xt_status short_of(machine *m) {
-  return xt_error_at(m->error, XT_STATUS_truncated, m->rebuild->at, "the pickle ends in the middle of an instruction");
+xt_status xt_unpickler_no_memory(xt_unpickler *u) {
+  if (u->nodes > u->max_nodes)
+    return xt_error_at(u->error, XT_STATUS_limit, u->rebuild->at,
+                       "pickle creates more than %zu objects, which is too many for its size", u->max_nodes);
+  return xt_error_set(u->error, XT_STATUS_no_memory, "not enough memory for the objects of the pickle");
 }
 
-/* ---- Stack and memo ---- */
+/* ---- Stack ---- */
 
-static xt_status push(machine *m, xt_node *node) {
-  if (!node) return no_memory(m);
-  if (m->top == m->room) {
-    size_t room = m->room ? 2 * m->room : 256;
-    xt_node **grown = realloc(m->stack, room * sizeof *grown);
-    if (!grown) return no_memory(m);
-    m->stack = grown;
-    m->room = room;
-  }
-  m->stack[m->top++] = node;
-  return XT_STATUS_ok;
+bool xt_unpickler_grow(xt_unpickler *u) {
+  size_t room = u->room ? 2 * u->room : 256;
+  xt_node **grown = realloc(u->stack, room * sizeof *grown);
+  if (!grown) return false;
+  u->stack = grown;
+  u->room = room;
+  return true;
 }
 
-static xt_node *make(machine *m, xt_node_kind kind) {
-  return ++m->nodes > m->max_nodes ? NULL : xt_node_new(m->arena, kind);
-}
-
-static xt_status push_new(machine *m, xt_node_kind kind) {
-  if (m->nodes >= m->max_nodes)
-    return xt_error_at(m->error, XT_STATUS_limit, m->rebuild->at, "the pickle makes more than %zu objects",
-                       m->max_nodes);
-  return push(m, make(m, kind));
-}
-
-static xt_node *top(machine *m) { return m->top ? m->stack[m->top - 1] : NULL; }
-
-/* The topmost value, which must be no mark. */
-static xt_status pop(machine *m, xt_node **out) {
-  if (!m->top || m->stack[m->top - 1] == &mark_node) return corrupt(m, "the stack is empty");
-  *out = m->stack[--m->top];
-  return XT_STATUS_ok;
-}
-
-/* Where the values above the last mark begin. */
-static xt_status find_mark(machine *m, size_t *first) {
-  for (size_t at = m->top; at-- > 0;)
-    if (m->stack[at] == &mark_node) {
+xt_status xt_unpickler_find_mark(xt_unpickler *u, size_t *first) {
+  for (size_t at = u->top; at-- > 0;)
+    if (u->stack[at] == &u->mark) {
       *first = at + 1;
       return XT_STATUS_ok;
     }
-  return corrupt(m, "a mark is missing");
+  return xt_unpickler_corrupt(u, "no mark on the stack");
 }
 
-static xt_status memo_put(machine *m, uint64_t index) {
-  xt_node *node = top(m);
-  if (!node || node == &mark_node) return corrupt(m, "there is nothing to remember");
-  if (index < m->memo_room || index <= m->memo_count + MAX_DENSE_GAP) {
-    if (index >= m->memo_room) {
-      size_t room = m->memo_room ? m->memo_room : 1024;
+/* Also removes a mark. */
+static xt_status pop_any(xt_unpickler *u) {
+  if (!u->top) return xt_unpickler_corrupt(u, "stack underflow");
+  u->top--;
+  return XT_STATUS_ok;
+}
+
+static xt_status pop_mark(xt_unpickler *u) {
+  size_t first = 0;
+  xt_status status = xt_unpickler_find_mark(u, &first);
+  if (status == XT_STATUS_ok) u->top = first - 1;
+  return status;
+}
+
+static xt_status duplicate(xt_unpickler *u) {
+  xt_node *node = xt_unpickler_top(u);
+  if (!node || node == &u->mark) return xt_unpickler_corrupt(u, "stack underflow");
+  return xt_unpickler_push(u, node);
+}
+
+/* ---- Memo ---- */
+
+enum { MAX_DENSE_GAP = 4096 }; /* entries with an index further above memo_count go into far_memo */
+
+static xt_status memo_put(xt_unpickler *u, uint64_t index) {
+  xt_node *node = xt_unpickler_top(u);
+  if (!node || node == &u->mark) return xt_unpickler_corrupt(u, "stack underflow");
+  if (index < u->memo_room || index <= u->memo_count + MAX_DENSE_GAP) {
+    if (index >= u->memo_room) {
+      size_t room = u->memo_room ? u->memo_room : 1024;
       while (room <= index) room *= 2;
-      xt_node **grown = realloc(m->memo, room * sizeof *grown);
-      if (!grown) return no_memory(m);
-      memset(grown + m->memo_room, 0, (room - m->memo_room) * sizeof *grown);
-      m->memo = grown;
-      m->memo_room = room;
+      xt_node **grown = realloc(u->memo, room * sizeof *grown);
+      if (!grown) return xt_unpickler_no_memory(u);
+      memset(grown + u->memo_room, 0, (room - u->memo_room) * sizeof *grown);
+      u->memo = grown;
+      u->memo_room = room;
     }
-    if (!m->memo[index]) m->memo_count++;
-    m->memo[index] = node;
+    if (!u->memo[index]) u->memo_count++;
+    u->memo[index] = node;
     return XT_STATUS_ok;
   }
-  uint64_t *key = xt_arena_alloc(m->arena, 1, sizeof *key);
+  uint64_t *key = xt_arena_alloc(u->arena, 1, sizeof *key);
   bool is_new;
-  if (!key) return no_memory(m);
+  if (!key) return xt_unpickler_no_memory(u);
   *key = index;
-  size_t *slot = xt_table_put(&m->far, key, sizeof *key, &is_new);
-  if (!slot) return no_memory(m);
+  size_t *slot = xt_table_put(&u->far_memo, key, sizeof *key, &is_new);
+  if (!slot) return xt_unpickler_no_memory(u);
   *slot = (size_t)node;
   return XT_STATUS_ok;
 }
 
-static xt_status memo_get(machine *m, uint64_t index) {
-  if (index < m->memo_room && m->memo[index]) return push(m, m->memo[index]);
-  size_t *slot = xt_table_get(&m->far, &index, sizeof index);
-  return slot ? push(m, (xt_node *)*slot) : corrupt(m, "it recalls what it never remembered");
+static xt_status memo_get(xt_unpickler *u, uint64_t index) {
+  if (index < u->memo_room && u->memo[index]) return xt_unpickler_push(u, u->memo[index]);
+  size_t *slot = xt_table_get(&u->far_memo, &index, sizeof index);
+  if (!slot) return xt_unpickler_corrupt(u, "memo entry %" PRIu64 " was never stored", index);
+  return xt_unpickler_push(u, (xt_node *)*slot);
 }
 
-/* ---- Values ---- */
-
-static xt_status push_int(machine *m, int64_t value) {
-  bool small = value >= 0 && value < 256;
-  if (small && m->bytes[value]) return push(m, m->bytes[value]);
-  xt_status status = push_new(m, XT_NODE_INT);
+/* PUT and GET have a decimal index. */
+static xt_status memo_line(xt_unpickler *u, xt_status (*put_or_get)(xt_unpickler *, uint64_t)) {
+  int64_t index;
+  xt_status status = xt_unpickler_take_decimal(u, &index, NULL);
   if (status != XT_STATUS_ok) return status;
-  top(m)->integer = value;
-  if (small) m->bytes[value] = top(m);
-  return status;
+  return index < 0 ? xt_unpickler_corrupt(u, "negative memo index") : put_or_get(u, (uint64_t)index);
 }
 
-static xt_status push_text(machine *m, xt_node_kind kind, uint64_t size) {
-  if (size > xt_cursor_left(&m->in)) return short_of(m);
-  const uint8_t *data = xt_cursor_take(&m->in, size);
-  if (kind == XT_NODE_TEXT) {
-    xt_utf8 check = xt_utf8_check(data, size);
-    if (check == XT_UTF8_INVALID) return corrupt(m, "a string is not UTF-8");
-    if (check == XT_UTF8_SURROGATES) kind = XT_NODE_RAW_TEXT;
-  }
-  xt_status status = push_new(m, kind);
-  if (status != XT_STATUS_ok) return status;
-  top(m)->text.data = (const char *)data;
-  top(m)->text.size = size;
-  return status;
+/* ---- Opcodes ---- */
+
+static xt_status protocol(xt_unpickler *u, uint64_t version) {
+  if (version <= 5) return XT_STATUS_ok;
+  return xt_error_at(u->error, XT_STATUS_unsupported, u->rebuild->at,
+                     "unsupported pickle protocol %" PRIu64 "; 0 to 5 are supported", version);
 }
 
-/* Python 2's byte strings: text where they are text. */
-static xt_status push_string(machine *m, uint64_t size) {
-  bool text = size <= xt_cursor_left(&m->in) && xt_utf8_check(m->in.data + m->in.at, size) == XT_UTF8_VALID;
-  return push_text(m, text ? XT_NODE_TEXT : XT_NODE_BYTES, size);
-}
-
-static xt_status push_long(machine *m, uint64_t size) {
-  if (size > xt_cursor_left(&m->in)) return short_of(m);
-  const uint8_t *bytes = xt_cursor_take(&m->in, size);
-  if (size > 8) {
-    xt_status status = push_new(m, XT_NODE_BIG);
-    if (status != XT_STATUS_ok) return status;
-    top(m)->text.data = (const char *)bytes;
-    top(m)->text.size = size;
-    return status;
-  }
-  uint64_t value = size && bytes[size - 1] & 0x80 ? ~0ull : 0;
-  for (size_t i = size; i-- > 0;) value = value << 8 | bytes[i];
-  return push_int(m, (int64_t)value);
-}
-
-static xt_status push_float(machine *m) {
-  const uint8_t *bytes = xt_cursor_take(&m->in, 8);
-  if (!bytes) return short_of(m);
-  uint64_t bits = 0;
-  for (int i = 0; i < 8; i++) bits = bits << 8 | bytes[i]; /* big-endian */
-  xt_status status = push_new(m, XT_NODE_FLOAT);
-  if (status == XT_STATUS_ok) memcpy(&top(m)->number, &bits, 8);
-  return status;
-}
-
-static xt_status push_number(machine *m, double value) {
-  xt_status status = push_new(m, XT_NODE_FLOAT);
-  if (status == XT_STATUS_ok) top(m)->number = value;
-  return status;
-}
-
-/* ---- Lines of text: protocol 0 ---- */
-
-static xt_status take_line(machine *m, const char **line, size_t *size) {
-  const uint8_t *start = m->in.data + m->in.at;
-  size_t left = xt_cursor_left(&m->in);
-  const uint8_t *end = memchr(start, '\n', left < MAX_LINE ? left : MAX_LINE);
-  if (!end) return left < MAX_LINE ? short_of(m) : corrupt(m, "a line has no end");
-  *line = (const char *)start;
-  *size = (size_t)(end - start);
-  xt_cursor_take(&m->in, *size + 1);
-  if (*size && (*line)[*size - 1] == '\r') --*size;
+static xt_status frame(xt_unpickler *u, uint64_t size) {
+  if (u->in.short_ || size > xt_cursor_left(&u->in)) return xt_unpickler_truncated(u);
+  u->frame_end = u->in.at + size;
   return XT_STATUS_ok;
 }
 
-static xt_status take_decimal(machine *m, int64_t *value, bool *boolean) {
-  const char *line;
-  size_t size;
-  char copy[64], *end;
-  xt_status status = take_line(m, &line, &size);
-  if (status != XT_STATUS_ok) return status;
-  if (size && line[size - 1] == 'L') size--;
-  if (!size || size >= sizeof copy)
-    return xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at, "a decimal integer of %zu digits", size);
-  memcpy(copy, line, size);
-  copy[size] = 0;
-  errno = 0;
-  *value = strtoll(copy, &end, 10);
-  if (errno || *end) return corrupt(m, "a decimal integer is none");
-  if (boolean) *boolean = size == 2 && copy[0] == '0' && *value <= 1 && *value >= 0;
-  return XT_STATUS_ok;
-}
-
-static xt_status push_decimal(machine *m, bool may_be_bool) {
-  int64_t value;
-  bool boolean = false;
-  xt_status status = take_decimal(m, &value, &boolean);
-  if (status != XT_STATUS_ok) return status;
-  return may_be_bool && boolean ? push(m, value ? m->yes : m->no) : push_int(m, value);
-}
-
-static xt_status push_decimal_float(machine *m) {
-  const char *line;
-  size_t size;
-  char copy[64], *end;
-  xt_status status = take_line(m, &line, &size);
-  if (status != XT_STATUS_ok) return status;
-  if (!size || size >= sizeof copy) return corrupt(m, "a decimal float is none");
-  memcpy(copy, line, size);
-  copy[size] = 0;
-  double value = strtod(copy, &end);
-  return *end ? corrupt(m, "a decimal float is none") : push_number(m, value);
-}
-
-/* 'quoted', or the whole line when it is unicode. */
-static xt_status push_line_text(machine *m, bool unicode) {
-  const char *line;
-  size_t size, length;
-  xt_status status = take_line(m, &line, &size);
-  if (status != XT_STATUS_ok) return status;
-  if (!unicode) {
-    if (size < 2 || (line[0] != '\'' && line[0] != '"') || line[size - 1] != line[0])
-      return corrupt(m, "a string has no quotes");
-    line++, size -= 2;
-  }
-  char *text = xt_arena_alloc(m->arena, size, 2);
-  if (!text) return no_memory(m);
-  if (!(unicode ? xt_escape_unicode : xt_escape_string)(line, size, text, &length))
-    return corrupt(m, "an escape is none");
-  xt_utf8 check = xt_utf8_check((uint8_t *)text, length);
-  xt_node_kind kind = check == XT_UTF8_VALID ? XT_NODE_TEXT : unicode ? XT_NODE_RAW_TEXT : XT_NODE_BYTES;
-  status = push_new(m, kind);
-  if (status == XT_STATUS_ok) top(m)->text.data = text, top(m)->text.size = length;
-  return status;
-}
-
-/* ---- Globals, calls and building ---- */
-
-static xt_status push_global(machine *m, const char *module, size_t module_size, const char *name, size_t name_size) {
-  xt_status status = push_new(m, XT_NODE_GLOBAL);
-  if (status != XT_STATUS_ok) return status;
-  xt_node *node = top(m);
-  node->global.module = module, node->global.module_size = module_size;
-  node->global.name = name, node->global.name_size = name_size;
-  return xt_rebuild_global(m->rebuild, node);
-}
-
-static xt_status global_lines(machine *m) {
-  const char *module, *name;
-  size_t module_size, name_size;
-  xt_status status = take_line(m, &module, &module_size);
-  if (status == XT_STATUS_ok) status = take_line(m, &name, &name_size);
-  if (status == XT_STATUS_ok && (xt_utf8_check((const uint8_t *)module, module_size) != XT_UTF8_VALID ||
-                                 xt_utf8_check((const uint8_t *)name, name_size) != XT_UTF8_VALID))
-    return corrupt(m, "the name of a class is not UTF-8");
-  return status == XT_STATUS_ok ? push_global(m, module, module_size, name, name_size) : status;
-}
-
-static xt_status stack_global(machine *m) {
-  xt_node *name = NULL, *module = NULL;
-  xt_status status = pop(m, &name);
-  if (status == XT_STATUS_ok) status = pop(m, &module);
-  if (status != XT_STATUS_ok) return status;
-  if (name->kind != XT_NODE_TEXT || module->kind != XT_NODE_TEXT) return corrupt(m, "the name of a class is no string");
-  return push_global(m, module->text.data, module->text.size, name->text.data, name->text.size);
-}
-
-static xt_status call(machine *m, xt_node *callable, xt_node *args, bool is_new) {
-  xt_node *out = NULL;
-  if (args->kind != XT_NODE_TUPLE) return corrupt(m, "arguments are no tuple");
-  /* copyreg.__newobj__(class, *args) is what NEWOBJ does */
-  if (args->list.count &&
-      (xt_node_is_global(callable, "copyreg", "__newobj__") || xt_node_is_global(callable, "copy_reg", "__newobj__"))) {
-    xt_node *rest = make(m, XT_NODE_TUPLE);
-    if (!rest) return no_memory(m);
-    rest->list.items = args->list.items + 1;
-    rest->list.count = rest->list.room = args->list.count - 1;
-    callable = args->list.items[0];
-    args = rest;
-    is_new = true;
-  }
-  xt_status status = xt_rebuild_reduce(m->rebuild, callable, args, &out);
-  if (status != XT_STATUS_ok) return status;
-  if (out) return push(m, out);
-  status = push_new(m, XT_NODE_OBJECT);
-  if (status != XT_STATUS_ok) return status;
-  top(m)->object->callable = callable;
-  top(m)->object->args = args;
-  top(m)->object->is_new = is_new;
-  return status;
-}
-
-static xt_status reduce(machine *m, bool is_new) {
-  xt_node *args = NULL, *callable = NULL;
-  xt_status status = pop(m, &args);
-  if (status == XT_STATUS_ok) status = pop(m, &callable);
-  return status == XT_STATUS_ok ? call(m, callable, args, is_new) : status;
-}
-
-static xt_status new_with_keywords(machine *m) {
-  xt_node *keywords = NULL;
-  xt_status status = pop(m, &keywords);
-  if (status != XT_STATUS_ok) return status;
-  if (keywords->kind != XT_NODE_DICT) return corrupt(m, "keyword arguments are no dict");
-  status = reduce(m, true);
-  if (status == XT_STATUS_ok && keywords->list.count && top(m)->kind == XT_NODE_OBJECT) top(m)->object->dict = keywords;
-  return status;
-}
-
-static xt_status push_items(machine *m, xt_node_kind kind, size_t first) {
-  size_t count = m->top - first;
-  xt_node *node = make(m, kind);
-  if (!node) return no_memory(m);
-  node->list.items = xt_arena_alloc(m->arena, count, sizeof *node->list.items);
-  if (!node->list.items) return no_memory(m);
-  if (count) memcpy(node->list.items, m->stack + first, count * sizeof *node->list.items);
-  node->list.count = node->list.room = count;
-  m->top = first;
-  return push(m, node);
-}
-
-/* INST and OBJ: a class and its arguments above a mark. */
-static xt_status instance(machine *m, bool class_on_stack) {
-  size_t first = 0;
-  xt_node *callable = NULL, *args = NULL;
-  xt_status status = find_mark(m, &first);
-  if (status != XT_STATUS_ok) return status;
-  if (!class_on_stack) {
-    status = global_lines(m);
-    if (status == XT_STATUS_ok) status = pop(m, &callable);
-  } else if (first == m->top) {
-    return corrupt(m, "an instance has no class");
-  } else {
-    callable = m->stack[first];
-    memmove(&m->stack[first], &m->stack[first + 1], (m->top - first - 1) * sizeof *m->stack);
-    m->top--;
-  }
-  if (status == XT_STATUS_ok) status = push_items(m, XT_NODE_TUPLE, first);
-  if (status == XT_STATUS_ok) status = pop(m, &args);
-  if (status != XT_STATUS_ok) return status;
-  m->top = first - 1;
-  return call(m, callable, args, true);
-}
-
-static xt_status build(machine *m) {
-  xt_node *state = NULL, *target;
-  xt_status status = pop(m, &state);
-  if (status != XT_STATUS_ok) return status;
-  target = top(m);
-  if (!target || target == &mark_node) return corrupt(m, "there is nothing to build on");
-  bool done;
-  status = xt_rebuild_build(m->rebuild, target, state, &done);
-  if (status != XT_STATUS_ok || done) return status;
-  if (target->kind == XT_NODE_OBJECT) {
-    target->object->state = state;
-    return status;
-  }
-  /* A state dict's _metadata, and attributes of an OrderedDict: they have no place in a map. */
-  if (target->kind == XT_NODE_DICT) return status;
-  return corrupt(m, "something is built on a value that has no state");
-}
-
-/* The container that items are added to, and where they start on the stack. */
-static xt_status target_below(machine *m, size_t first, xt_node **target) {
-  if (first < 2 || m->stack[first - 2] == &mark_node) return corrupt(m, "there is no container to fill");
-  *target = m->stack[first - 2];
-  return XT_STATUS_ok;
-}
-
-/* The list or dict part of a container: itself, or what an object holds besides. */
-static xt_node *part(machine *m, xt_node *target, xt_node_kind kind) {
-  if (target->kind == kind) return target;
-  if (target->kind != XT_NODE_OBJECT) return NULL;
-  xt_node **slot = kind == XT_NODE_DICT ? &target->object->dict : &target->object->list;
-  if (!*slot) *slot = make(m, kind);
-  return *slot;
-}
-
-static xt_status fill(machine *m, xt_node *target, size_t first, xt_node_kind kind) {
-  size_t count = m->top - first;
-  if (kind == XT_NODE_DICT && count % 2) return corrupt(m, "a dict gets a key without a value");
-  xt_node *list = part(m, target, kind);
-  if (!list)
-    return corrupt(m,
-                   kind == XT_NODE_DICT ? "items are set on what is no dict" : "items are appended to what is no list");
-  for (size_t i = first; i < m->top; i++)
-    if (!xt_node_append(m->arena, list, m->stack[i])) return no_memory(m);
-  return XT_STATUS_ok;
-}
-
-static xt_status fill_marked(machine *m, xt_node_kind kind) {
-  size_t first = 0;
-  xt_node *target = NULL;
-  xt_status status = find_mark(m, &first);
-  if (status == XT_STATUS_ok) status = target_below(m, first, &target);
-  if (status == XT_STATUS_ok) status = fill(m, target, first, kind);
-  if (status == XT_STATUS_ok) m->top = first - 1;
-  return status;
-}
-
-static xt_status fill_top(machine *m, xt_node_kind kind, size_t count) {
-  if (m->top < count + 1) return corrupt(m, "the stack is empty");
-  for (size_t i = m->top - count - 1; i < m->top; i++)
-    if (m->stack[i] == &mark_node) return corrupt(m, "the stack is empty");
-  xt_status status = fill(m, m->stack[m->top - count - 1], m->top - count, kind);
-  if (status == XT_STATUS_ok) m->top -= count;
-  return status;
-}
-
-static xt_status push_marked(machine *m, xt_node_kind kind) {
-  size_t first = 0;
-  xt_status status = find_mark(m, &first);
-  if (status != XT_STATUS_ok) return status;
-  if (kind == XT_NODE_DICT && (m->top - first) % 2) return corrupt(m, "a dict gets a key without a value");
-  xt_node *node = NULL;
-  status = push_items(m, kind, first);
-  if (status == XT_STATUS_ok) status = pop(m, &node);
-  if (status != XT_STATUS_ok) return status;
-  m->top = first - 1;
-  return push(m, node);
-}
-
-static xt_status push_tuple(machine *m, size_t count) {
-  if (m->top < count) return corrupt(m, "the stack is empty");
-  for (size_t i = m->top - count; i < m->top; i++)
-    if (m->stack[i] == &mark_node) return corrupt(m, "the stack is empty");
-  return push_items(m, XT_NODE_TUPLE, m->top - count);
-}
-
-static xt_status persistent(machine *m) {
-  xt_node *id = NULL, *out = NULL;
-  xt_status status = pop(m, &id);
-  if (status == XT_STATUS_ok) status = xt_rebuild_persistent(m->rebuild, id, &out);
-  return status == XT_STATUS_ok ? push(m, out) : status;
-}
-
-static xt_status persistent_line(machine *m) {
-  const char *line;
-  size_t size;
-  xt_status status = take_line(m, &line, &size);
-  if (status != XT_STATUS_ok) return status;
-  status = push_new(m, XT_NODE_TEXT);
-  if (status != XT_STATUS_ok) return status;
-  top(m)->text.data = line, top(m)->text.size = size;
-  return persistent(m);
-}
-
-static xt_status pop_mark(machine *m) {
-  size_t first = 0;
-  xt_status status = find_mark(m, &first);
-  if (status == XT_STATUS_ok) m->top = first - 1;
-  return status;
-}
-
-static xt_status frame(machine *m, uint64_t size) {
-  if (m->in.short_ || size > xt_cursor_left(&m->in)) return short_of(m);
-  m->frame_end = m->in.at + size;
-  return XT_STATUS_ok;
-}
-
-static xt_status extension(machine *m, uint64_t code) {
-  return xt_error_at(m->error, XT_STATUS_forbidden, m->rebuild->at,
-                     "the pickle names its class by the number %" PRIu64 " of a registry that only its writer has",
-                     code);
-}
-
-/* ---- The instructions ---- */
-
-/* What torch's weights_only unpickler knows. */
-static bool in_strict(uint8_t opcode) {
-  return opcode && strchr("\x80}]()\x81Rbtsaueq"
-                          "rhjXKMJ\x8aGNQ\x88\x89\x85\x86\x87U\x8f"
-                          "c",
-                          opcode) != NULL;
-}
-
-static xt_status step(machine *m, uint8_t opcode) {
-  xt_cursor *in = &m->in;
-  xt_node *node;
-  int64_t number;
+/* Executes one opcode. An argument that is cut off reads as 0; run() then returns the error. */
+static xt_status step(xt_unpickler *u, xt_opcode opcode) {
+  xt_cursor *in = &u->in;
   switch (opcode) {
-  case 0x80: { /* PROTO */
-    uint64_t protocol = xt_cursor_le(in, 1);
-    return !in->short_ && protocol > 5
-               ? xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at, "pickle protocol %" PRIu64, protocol)
-               : XT_STATUS_ok;
+  case XT_OP_STOP: break; /* see run() */
+  case XT_OP_PROTO: return protocol(u, xt_cursor_le(in, 1));
+  case XT_OP_FRAME: return frame(u, xt_cursor_le(in, 8));
+  case XT_OP_MARK: return xt_unpickler_push(u, &u->mark);
+  case XT_OP_POP: return pop_any(u);
+  case XT_OP_POP_MARK: return pop_mark(u);
+  case XT_OP_DUP: return duplicate(u);
+
+  case XT_OP_NONE: return xt_unpickler_push(u, u->none);
+  case XT_OP_NEWTRUE: return xt_unpickler_push(u, u->true_);
+  case XT_OP_NEWFALSE: return xt_unpickler_push(u, u->false_);
+  case XT_OP_INT: return xt_unpickler_push_decimal(u, true);
+  case XT_OP_BININT: return xt_unpickler_push_int(u, (int32_t)xt_cursor_le(in, 4));
+  case XT_OP_BININT1: return xt_unpickler_push_int(u, (int64_t)xt_cursor_le(in, 1));
+  case XT_OP_BININT2: return xt_unpickler_push_int(u, (int64_t)xt_cursor_le(in, 2));
+  case XT_OP_LONG: return xt_unpickler_push_decimal(u, false);
+  case XT_OP_LONG1: return xt_unpickler_push_long(u, xt_cursor_le(in, 1));
+  case XT_OP_LONG4: return xt_unpickler_push_long(u, xt_cursor_le(in, 4));
+  case XT_OP_FLOAT: return xt_unpickler_push_decimal_float(u);
+  case XT_OP_BINFLOAT: return xt_unpickler_push_float(u);
+
+  case XT_OP_STRING: return xt_unpickler_push_line(u, false);
+  case XT_OP_BINSTRING: return xt_unpickler_push_string(u, xt_cursor_le(in, 4));
+  case XT_OP_SHORT_BINSTRING: return xt_unpickler_push_string(u, xt_cursor_le(in, 1));
+  case XT_OP_UNICODE: return xt_unpickler_push_line(u, true);
+  case XT_OP_BINUNICODE: return xt_unpickler_push_text(u, XT_NODE_TEXT, xt_cursor_le(in, 4));
+  case XT_OP_SHORT_BINUNICODE: return xt_unpickler_push_text(u, XT_NODE_TEXT, xt_cursor_le(in, 1));
+  case XT_OP_BINUNICODE8: return xt_unpickler_push_text(u, XT_NODE_TEXT, xt_cursor_le(in, 8));
+  case XT_OP_BINBYTES: return xt_unpickler_push_text(u, XT_NODE_BYTES, xt_cursor_le(in, 4));
+  case XT_OP_SHORT_BINBYTES: return xt_unpickler_push_text(u, XT_NODE_BYTES, xt_cursor_le(in, 1));
+  case XT_OP_BINBYTES8: return xt_unpickler_push_text(u, XT_NODE_BYTES, xt_cursor_le(in, 8));
+  case XT_OP_BYTEARRAY8: return xt_unpickler_push_text(u, XT_NODE_BYTEARRAY, xt_cursor_le(in, 8));
+  case XT_OP_NEXT_BUFFER:
+  case XT_OP_READONLY_BUFFER:
+    return xt_error_at(u->error, XT_STATUS_unsupported, u->rebuild->at,
+                       "the pickle keeps its data in out-of-band buffers, which are not in the file; save it without "
+                       "buffer_callback");
+
+  case XT_OP_EMPTY_LIST: return xt_unpickler_push_new(u, XT_NODE_LIST);
+  case XT_OP_LIST: return xt_unpickler_push_marked(u, XT_NODE_LIST);
+  case XT_OP_APPEND: return xt_unpickler_add(u, XT_NODE_LIST, 1);
+  case XT_OP_APPENDS: return xt_unpickler_add_marked(u, XT_NODE_LIST);
+  case XT_OP_EMPTY_TUPLE: return xt_unpickler_push(u, u->empty_tuple);
+  case XT_OP_TUPLE: return xt_unpickler_push_marked(u, XT_NODE_TUPLE);
+  case XT_OP_TUPLE1: return xt_unpickler_push_tuple(u, 1);
+  case XT_OP_TUPLE2: return xt_unpickler_push_tuple(u, 2);
+  case XT_OP_TUPLE3: return xt_unpickler_push_tuple(u, 3);
+  case XT_OP_EMPTY_DICT: return xt_unpickler_push_new(u, XT_NODE_DICT);
+  case XT_OP_DICT: return xt_unpickler_push_marked(u, XT_NODE_DICT);
+  case XT_OP_SETITEM: return xt_unpickler_add(u, XT_NODE_DICT, 2);
+  case XT_OP_SETITEMS: return xt_unpickler_add_marked(u, XT_NODE_DICT);
+  case XT_OP_EMPTY_SET: return xt_unpickler_push_new(u, XT_NODE_SET);
+  case XT_OP_FROZENSET: return xt_unpickler_push_marked(u, XT_NODE_FROZENSET);
+  case XT_OP_ADDITEMS: return xt_unpickler_add_marked(u, XT_NODE_SET);
+
+  case XT_OP_GLOBAL: return xt_unpickler_global(u);
+  case XT_OP_STACK_GLOBAL: return xt_unpickler_stack_global(u);
+  case XT_OP_EXT1: return xt_unpickler_extension(u, xt_cursor_le(in, 1));
+  case XT_OP_EXT2: return xt_unpickler_extension(u, xt_cursor_le(in, 2));
+  case XT_OP_EXT4: return xt_unpickler_extension(u, xt_cursor_le(in, 4));
+  case XT_OP_REDUCE: return xt_unpickler_reduce(u, false);
+  case XT_OP_NEWOBJ: return xt_unpickler_reduce(u, true);
+  case XT_OP_NEWOBJ_EX: return xt_unpickler_new_with_keywords(u);
+  case XT_OP_INST: return xt_unpickler_instance(u, false);
+  case XT_OP_OBJ: return xt_unpickler_instance(u, true);
+  case XT_OP_BUILD: return xt_unpickler_build(u);
+  case XT_OP_PERSID: return xt_unpickler_persistent_line(u);
+  case XT_OP_BINPERSID: return xt_unpickler_persistent(u);
+
+  case XT_OP_PUT: return memo_line(u, memo_put);
+  case XT_OP_BINPUT: return memo_put(u, xt_cursor_le(in, 1));
+  case XT_OP_LONG_BINPUT: return memo_put(u, xt_cursor_le(in, 4));
+  case XT_OP_MEMOIZE: return memo_put(u, u->memo_count);
+  case XT_OP_GET: return memo_line(u, memo_get);
+  case XT_OP_BINGET: return memo_get(u, xt_cursor_le(in, 1));
+  case XT_OP_LONG_BINGET: return memo_get(u, xt_cursor_le(in, 4));
   }
-  case 0x95: { /* FRAME */ uint64_t size = xt_cursor_le(in, 8); return frame(m, size);
-  }
-  case '(': return push(m, &mark_node);
-  case '0': /* POP, which may take a mark */
-    if (!m->top) return corrupt(m, "the stack is empty");
-    m->top--;
-    return XT_STATUS_ok;
-  case '1': return pop_mark(m);
-  case '2':
-    if (!(node = top(m)) || node == &mark_node) return corrupt(m, "the stack is empty");
-    return push(m, node);
-  case 'N': return push(m, m->none);
-  case 0x88: return push(m, m->yes);
-  case 0x89: return push(m, m->no);
-  case 'J': return push_int(m, (int32_t)xt_cursor_le(in, 4));
-  case 'K': return push_int(m, (int64_t)xt_cursor_le(in, 1));
-  case 'M': return push_int(m, (int64_t)xt_cursor_le(in, 2));
-  case 0x8a: return push_long(m, xt_cursor_le(in, 1));
-  case 0x8b: return push_long(m, xt_cursor_le(in, 4));
-  case 'G': return push_float(m);
-  case 'I': return push_decimal(m, true);
-  case 'L': return push_decimal(m, false);
-  case 'F': return push_decimal_float(m);
-  case 'S': return push_line_text(m, false);
-  case 'V': return push_line_text(m, true);
-  case 'T': return push_string(m, xt_cursor_le(in, 4));
-  case 'U': return push_string(m, xt_cursor_le(in, 1));
-  case 'X': return push_text(m, XT_NODE_TEXT, xt_cursor_le(in, 4));
-  case 0x8c: return push_text(m, XT_NODE_TEXT, xt_cursor_le(in, 1));
-  case 0x8d: return push_text(m, XT_NODE_TEXT, xt_cursor_le(in, 8));
-  case 'B': return push_text(m, XT_NODE_BYTES, xt_cursor_le(in, 4));
-  case 'C': return push_text(m, XT_NODE_BYTES, xt_cursor_le(in, 1));
-  case 0x8e: return push_text(m, XT_NODE_BYTES, xt_cursor_le(in, 8));
-  case 0x96: return push_text(m, XT_NODE_BYTEARRAY, xt_cursor_le(in, 8));
-  case ']': return push_new(m, XT_NODE_LIST);
-  case '}': return push_new(m, XT_NODE_DICT);
-  case 0x8f: return push_new(m, XT_NODE_SET);
-  case ')': return push(m, m->empty);
-  case 'l': return push_marked(m, XT_NODE_LIST);
-  case 'd': return push_marked(m, XT_NODE_DICT);
-  case 't': return push_marked(m, XT_NODE_TUPLE);
-  case 0x91: return push_marked(m, XT_NODE_FROZENSET);
-  case 0x85: return push_tuple(m, 1);
-  case 0x86: return push_tuple(m, 2);
-  case 0x87: return push_tuple(m, 3);
-  case 'a': return fill_top(m, XT_NODE_LIST, 1);
-  case 'e': return fill_marked(m, XT_NODE_LIST);
-  case 's': return fill_top(m, XT_NODE_DICT, 2);
-  case 'u': return fill_marked(m, XT_NODE_DICT);
-  case 0x90: return fill_marked(m, XT_NODE_SET);
-  case 'c': return global_lines(m);
-  case 0x93: return stack_global(m);
-  case 'R': return reduce(m, false);
-  case 0x81: return reduce(m, true);
-  case 0x92: return new_with_keywords(m);
-  case 'i': return instance(m, false);
-  case 'o': return instance(m, true);
-  case 'b': return build(m);
-  case 'q': return memo_put(m, xt_cursor_le(in, 1));
-  case 'r': return memo_put(m, xt_cursor_le(in, 4));
-  case 0x94: return memo_put(m, m->memo_count);
-  case 'h': return memo_get(m, xt_cursor_le(in, 1));
-  case 'j': return memo_get(m, xt_cursor_le(in, 4));
-  case 'p':
-  case 'g': {
-    xt_status status = take_decimal(m, &number, NULL);
-    if (status != XT_STATUS_ok) return status;
-    if (number < 0) return corrupt(m, "a memo index is negative");
-    return opcode == 'p' ? memo_put(m, (uint64_t)number) : memo_get(m, (uint64_t)number);
-  }
-  case 'Q': return persistent(m);
-  case 'P': return persistent_line(m);
-  case 0x82: return extension(m, xt_cursor_le(in, 1));
-  case 0x83: return extension(m, xt_cursor_le(in, 2));
-  case 0x84: return extension(m, xt_cursor_le(in, 4));
-  case 0x97:
-  case 0x98:
-    return xt_error_at(m->error, XT_STATUS_unsupported, m->rebuild->at,
-                       "the pickle keeps its data in buffers outside the file");
-  default:
-    return xt_error_at(m->error, XT_STATUS_corrupt, m->rebuild->at,
-                       "the pickle is broken: there is no instruction 0x%02x", opcode);
-  }
+  return xt_error_at(u->error, XT_STATUS_corrupt, u->rebuild->at, "invalid pickle: unknown opcode 0x%02x",
+                     (unsigned)opcode);
 }
 
-static xt_status run(machine *m, xt_node **root) {
+static xt_status stop(xt_unpickler *u, xt_node **root) {
+  xt_status status = xt_unpickler_pop(u, root);
+  return status == XT_STATUS_ok && u->top ? xt_unpickler_corrupt(u, "%zu values left on the stack", u->top) : status;
+}
+
+static xt_status refuse(xt_unpickler *u, uint8_t opcode) {
+  const char *name = xt_opcodes[opcode].name;
+  return xt_error_at(u->error, XT_STATUS_forbidden, u->rebuild->at,
+                     "strict: torch's weights_only unpickler does not support opcode 0x%02x (%s); load it without "
+                     "strict: true",
+                     opcode, name ? name : "unknown");
+}
+
+static xt_status run(xt_unpickler *u, xt_node **root) {
   for (;;) {
-    m->rebuild->at = (int64_t)m->in.at;
-    const uint8_t *opcode = xt_cursor_take(&m->in, 1);
-    if (!opcode) return xt_error_at(m->error, XT_STATUS_truncated, m->rebuild->at, "the pickle has no end");
-    if (*opcode == '.') {
-      xt_status status = pop(m, root);
-      return status == XT_STATUS_ok && m->top ? corrupt(m, "values are left on the stack") : status;
-    }
-    if (m->rebuild->strict && !in_strict(*opcode))
-      return xt_error_at(m->error, XT_STATUS_forbidden, m->rebuild->at,
-                         "strict: torch's weights_only has no instruction 0x%02x", *opcode);
-    xt_status status = step(m, *opcode);
+    u->rebuild->at = (int64_t)u->in.at;
+    const uint8_t *opcode = xt_cursor_take(&u->in, 1);
+    if (!opcode)
+      return xt_error_at(u->error, XT_STATUS_truncated, u->rebuild->at,
+                         "truncated pickle: it has no STOP opcode; the file may be incomplete");
+    if (*opcode == XT_OP_STOP) return stop(u, root);
+    if (u->rebuild->strict && !xt_opcodes[*opcode].weights_only) return refuse(u, *opcode);
+    xt_status status = step(u, (xt_opcode)*opcode);
     if (status != XT_STATUS_ok) return status;
-    if (m->in.short_) return short_of(m);
-    if (m->frame_end && *opcode != 0x95) {
-      if (m->in.at > m->frame_end) return corrupt(m, "an instruction crosses the end of its frame");
-      if (m->in.at == m->frame_end) m->frame_end = 0;
+    if (u->in.short_) return xt_unpickler_truncated(u);
+    if (u->frame_end && *opcode != XT_OP_FRAME) {
+      if (u->in.at > u->frame_end) return xt_unpickler_corrupt(u, "argument crosses the end of the frame");
+      if (u->in.at == u->frame_end) u->frame_end = 0;
     }
   }
 }
 
 xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, size_t *used, xt_node **root) {
-  machine m = {.in = {data, size, 0, false}, .rebuild = rebuild, .arena = rebuild->arena, .error = rebuild->error};
-  if (!rebuild->within) rebuild->allowance = size;
-  /* Objects take at least some bytes to describe; what takes fewer is a bomb. */
-  m.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
-  m.none = xt_node_new(m.arena, XT_NODE_NONE);
-  m.yes = xt_node_new(m.arena, XT_NODE_BOOL);
-  m.no = xt_node_new(m.arena, XT_NODE_BOOL);
-  m.empty = xt_node_new(m.arena, XT_NODE_TUPLE);
-  xt_status status = m.none && m.yes && m.no && m.empty ? XT_STATUS_ok : no_memory(&m);
+  xt_unpickler u = {.in = {data, size, 0, false}, .rebuild = rebuild, .arena = rebuild->arena, .error = rebuild->error};
+  if (!rebuild->nested) rebuild->nested_bytes_left = size;
+  /* An honest pickle needs several bytes per object; one that creates more objects is refused. */
+  u.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
+  u.none = xt_node_new(u.arena, XT_NODE_NONE);
+  u.true_ = xt_node_new(u.arena, XT_NODE_BOOL);
+  u.false_ = xt_node_new(u.arena, XT_NODE_BOOL);
+  u.empty_tuple = xt_node_new(u.arena, XT_NODE_TUPLE);
+  xt_status status = u.none && u.true_ && u.false_ && u.empty_tuple ? XT_STATUS_ok : xt_unpickler_no_memory(&u);
   if (status == XT_STATUS_ok) {
-    m.yes->boolean = true;
-    status = run(&m, root);
+    u.true_->boolean = true;
+    status = run(&u, root);
   }
-  *used = m.in.at;
-  free(m.stack);
-  free(m.memo);
-  xt_table_free(&m.far);
+  *used = u.in.at;
+  free(u.stack);
+  free(u.memo);
+  xt_table_free(&u.far_memo);
   return status;
 }

@@ -36,9 +36,9 @@ defmodule ExTorch.CheckpointBadTest do
           {"git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:1", :corrupt,
            "git lfs pull"},
           {"gzip", <<0x1F, 0x8B, 8, 0, 0>>, :truncated, "gzip"},
-          {"text", "hello world", :corrupt, "no checkpoint"},
-          {"empty zip", <<"PK", 5, 6, 0::144>>, :corrupt, "nothing in it"},
-          {"one byte", "P", :corrupt, "no checkpoint"}
+          {"text", "hello world", :corrupt, "unknown file format"},
+          {"empty zip", <<"PK", 5, 6, 0::144>>, :corrupt, "without records"},
+          {"one byte", "P", :corrupt, "unknown file format"}
         ] do
       test name do
         assert {unquote(reason), message} = load(unquote(content))
@@ -105,7 +105,7 @@ defmodule ExTorch.CheckpointBadTest do
 
     test "a header that differs from the directory" do
       assert {:corrupt, message} = changed(1, local: [name: "a/data/1"])
-      assert message =~ "another name"
+      assert message =~ "different name"
       assert {:corrupt, _} = changed(1, local: [method: 8])
       assert {:corrupt, _} = changed(1, local: [flags: 8])
       assert {:corrupt, _} = changed(1, local: [size: 3])
@@ -114,7 +114,7 @@ defmodule ExTorch.CheckpointBadTest do
 
     test "duplicate names, encryption, odd methods, sizes" do
       assert {:corrupt, message} = load(Zip.make(good() ++ [{"a/data/0", @data}]))
-      assert message =~ "one name"
+      assert message =~ "duplicate record name"
       assert {:unsupported, message} = changed(1, flags: 1)
       assert message =~ "encrypted"
       assert {:unsupported, message} = changed(1, method: 12, local: [method: 12])

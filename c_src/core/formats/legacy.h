@@ -1,0 +1,54 @@
+/* The legacy format: torch.save from 0.1.10 to 1.5, and with _use_new_zipfile_serialization=False.
+ *
+ *   1. Pickle of the magic number 0x1950a86a20f9469cfc6c. With protocol 2:
+ *      80 02 8a 0a 6c fc 9c 46 f9 20 6a a8 50 19 2e
+ *   2. Pickle of the protocol version, the integer 1001
+ *   3. Pickle of a dict: protocol_version, little_endian, type_sizes {short, int, long}
+ *   4. Pickle of the object. Persistent ids: ('storage', class, key, location, number of elements, view), where view is
+ *      None or (key of the view, offset, number of elements)
+ *   5. Pickle of the list of storage keys, sorted
+ *   6. For each key: the number of elements as i64, then the elements
+ *
+ * Numbers are little-endian and nothing is padded. The elements of a storage may be followed by stray bytes, fewer than
+ * one element: torch writes them if a byte storage is viewed as a wider dtype and its size is not a multiple of the
+ * element size. Another save may follow in the same file.
+ */
+#ifndef XT_FORMATS_LEGACY_H
+#define XT_FORMATS_LEGACY_H
+
+#include "core/checkpoint/push.h"
+#include "core/checkpoint/saver.h"
+#include "core/formats/format.h"
+
+extern const xt_format xt_legacy_format;
+xt_status xt_legacy_push(xt_push *p, xt_error *error);
+extern const xt_format_writer xt_legacy_write;
+
+/* ---- Parts of the file, for the opener and the push parser ---- */
+
+/* The pickled magic number without the leading PROTO opcode. */
+#define XT_LEGACY_MAGIC "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+
+enum {
+  XT_LEGACY_PROTOCOL = 1001,
+  XT_LEGACY_HEADER_PICKLES = 3, /* the pickles before the object */
+  XT_LEGACY_PREFIX = 8          /* size of the number of elements of a storage */
+};
+
+/* Checks header pickle `index`, 0 to 2. */
+xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data, size_t size, uint64_t at,
+                                xt_error *error);
+
+/* Reads the object into c->root. The data must stay allocated as long as the checkpoint. */
+xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
+
+/* Reads the list of keys. The data must stay allocated as long as the checkpoint. */
+xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
+                              xt_error *error);
+
+/* Adds the record of the storage with this key. `bytes` are those at offset `at`: the storage's number of elements,
+ * after up to `slack` stray bytes. Sets *storage, and *data_offset to the offset of the first element. */
+xt_status xt_legacy_locate_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
+                                   uint64_t at, uint32_t *storage, uint64_t *data_offset, xt_error *error);
+
+#endif

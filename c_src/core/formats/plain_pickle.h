@@ -1,0 +1,16 @@
+/* Plain pickles: pickle.dump of a state dict, without torch.save. They can be opened and streamed, but not written.
+ *
+ *   1. One pickle of any protocol, which contains the data of its tensors: as torch.storage._load_from_bytes of a whole
+ *      torch.save, or as numpy arrays
+ *   2. Optionally another save
+ */
+#ifndef XT_FORMATS_PLAIN_PICKLE_H
+#define XT_FORMATS_PLAIN_PICKLE_H
+
+#include "core/checkpoint/push.h"
+#include "core/formats/format.h"
+
+extern const xt_format xt_plain_pickle_format;
+xt_status xt_plain_pickle_push(xt_push *p, xt_error *error);
+
+#endif
