@@ -182,7 +182,7 @@ defmodule ExTorch.StoreTest do
     assert list(result.module["shape"]) == [[0.0, 0.0], [0.0, 0.0]]
     text = inspect(result)
     assert text =~ "1 applied, 2 missing, 2 with errors, 2 unused"
-    assert text =~ "shape: expected shape {2, 2}, found {3}"
+    assert text =~ "shape: expected shape {2, 2}, got {3}"
     refute ApplyResult.complete?(result)
   end
 
@@ -744,8 +744,8 @@ defmodule ExTorch.StoreTest do
       for {json, reason, words} <- [
             {~s({"weight_map": {"a": "one.safetensors", "b": "gone.safetensors"}}), :not_found,
              "gone.safetensors is missing"},
-            {~s({"weight_map": {"a": "../one.safetensors"}}), :forbidden, "folder"},
-            {~s({"weight_map": {"a": "/etc/passwd"}}), :forbidden, "folder"},
+            {~s({"weight_map": {"a": "../one.safetensors"}}), :forbidden, "directory"},
+            {~s({"weight_map": {"a": "/etc/passwd"}}), :forbidden, "directory"},
             {~s({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}), :ambiguous,
              "two shards"},
             {~s({"weight_map": {"a": "one.safetensors", "b": "one.safetensors", "c": "one.safetensors"}}),

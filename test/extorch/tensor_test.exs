@@ -70,7 +70,7 @@ defmodule ExTorch.TensorTest do
 
       assert reason(fn -> ExTorch.tensor([1], dtype: :quint8) end) == :unsupported
 
-      assert_raise Error, ~r/unknown option :dtpye; there are device, dtype/, fn ->
+      assert_raise Error, ~r/unknown option :dtpye; known options are :device, :dtype/, fn ->
         ExTorch.tensor(1, dtpye: :int8)
       end
     end

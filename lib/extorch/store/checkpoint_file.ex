@@ -1,21 +1,24 @@
 defmodule ExTorch.Store.CheckpointFile do
   @moduledoc false
-  # An open checkpoint as the engine sees it.
+  # Opens a checkpoint as the file map that ExTorch.Store.Engine uses.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Store.Options
+  alias ExTorch.Store.{Engine, Options}
 
-  def with(path, options, fun) do
-    with {:ok, ckpt} <- Checkpoint.open(path, Options.reading(options)) do
+  @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
+        when result: term(),
+             store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+  def with(store, fun) do
+    with {:ok, ckpt} <- Checkpoint.open(store.path, Options.reading(store.options)) do
       try do
-        fun.(of(ckpt))
+        fun.(file(ckpt))
       after
         Checkpoint.close(ckpt)
       end
     end
   end
 
-  def of(ckpt) do
+  defp file(ckpt) do
     %{
       keys: Checkpoint.keys(ckpt),
       entry: &Checkpoint.entry(ckpt, &1),

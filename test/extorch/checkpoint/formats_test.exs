@@ -342,7 +342,7 @@ defmodule ExTorch.FormatsTest do
           {"2.14.1/many.pt", "torch.save 2.7 or newer"},
           {"2.6.0/many.pt", "torch.save 2.1 to 2.6"},
           {"1.13.0a0/many.pt", "torch.save 1.6 to 2.0"},
-          {"2.14.1/many.legacy.pt", "torch.save 0.1.10 to 1.5, or a newer one's old format"},
+          {"2.14.1/many.legacy.pt", "torch.save 0.1.10 to 1.5, or newer in the legacy format"},
           {"2.14.1/tensor.stream", "torch.distributed"},
           {"more/tar.pt", "torch.save before 0.1.10"},
           {"more/state0.pkl", "Python's pickle"}
