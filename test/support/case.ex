@@ -141,10 +141,4 @@ defmodule ExTorch.Case do
 
     apply(File, :stream!, args)
   end
-
-  # ---- Former names ----
-
-  def aside(fun), do: in_task(fun)
-  def added(fun), do: added_rss(fun)
-  def turn(binary, at, bit), do: flip_bit(binary, at, bit)
 end

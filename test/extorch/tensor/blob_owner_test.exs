@@ -92,7 +92,7 @@ defmodule ExTorch.OwnerTest do
     listener = self()
 
     # in a process of its own: when it has ended, nothing can hold anything
-    aside(fn ->
+    in_task(fn ->
       :rand.seed(:exsss, {1, 2, 3})
 
       for id <- 1..1000 do
@@ -198,7 +198,7 @@ defmodule ExTorch.OwnerTest do
   test "a long chain of owners is freed without a deep stack" do
     listener = self()
 
-    aside(fn ->
+    in_task(fn ->
       last =
         Enum.reduce(1..100_000, foreign(1, listener).tensor, fn _, tensor ->
           Blob.from_blob(Blob.to_blob(tensor))

@@ -81,7 +81,7 @@ defmodule ExTorch.BlobTest do
 
     test "keeps the memory after the tensor is released and collected" do
       blob =
-        aside(fn ->
+        in_task(fn ->
           t = ExTorch.arange(1000)
           blob = Blob.to_blob(t)
           Tensor.release(t)
@@ -129,7 +129,7 @@ defmodule ExTorch.BlobTest do
       Memory.collect()
       before = Memory.live()
 
-      aside(fn ->
+      in_task(fn ->
         t = ExTorch.ones({1_000_000})
         blobs = for _ <- 1..10, do: Blob.to_blob(t)
         Tensor.release(hd(blobs).owner)
@@ -302,7 +302,7 @@ defmodule ExTorch.BlobTest do
 
     test "to_binary freezes while the binary lives" do
       t = ExTorch.ones({100})
-      assert reason(fn -> aside(fn -> Tensor.to_binary(t) == "" end) end) == :none
+      assert reason(fn -> in_task(fn -> Tensor.to_binary(t) == "" end) end) == :none
       Memory.collect()
       ExTorch.op("add_", [t, 1])
       binary = Tensor.to_binary(t)
@@ -414,11 +414,11 @@ defmodule ExTorch.BlobTest do
       gib = 1024 * 1024 * 1024
       mib = 1024 * 1024
       binary = :binary.copy(<<1>>, gib)
-      assert added(fn -> Tensor.from_binary(binary, {gib}, :uint8) end) < mib
+      assert added_rss(fn -> Tensor.from_binary(binary, {gib}, :uint8) end) < mib
       t = Tensor.from_binary(binary, {gib}, :uint8)
       assert Tensor.to_list(Tensor.slice(t, [gib - 1])) == 1
       own = ExTorch.ones({gib}, dtype: :uint8)
-      assert added(fn -> byte_size(Tensor.to_binary(own)) end) < mib
+      assert added_rss(fn -> byte_size(Tensor.to_binary(own)) end) < mib
       assert byte_size(Tensor.to_binary(own)) == gib
       Tensor.release(own)
     end
