@@ -54,21 +54,12 @@ runs =
 loop_runs = for {{ms, _}, _, _} <- runs, do: ms
 extorch_runs = for {_, {ms, _, _}, _} <- runs, do: ms
 torch_runs = for {_, _, ms} when ms != nil <- runs, do: ms
-{loop_ms, extorch_ms} = {Measure.median(loop_runs), Measure.median(extorch_runs)}
+loop_ms = Measure.median(loop_runs)
 
 IO.puts("#{Float.round(size / 1.0e9, 2)} GB, 291 tensors, medians of 5 fresh processes")
 Measure.print_runs("read() loop into fresh huge pages", loop_runs)
 
-Measure.print_runs(
-  "ExTorch.load",
-  extorch_runs,
-  "#{Measure.ratio(extorch_ms, loop_ms)} times the loop"
-)
-
-if torch_runs != [] do
-  ratio = Measure.ratio(Measure.median(torch_runs), extorch_ms)
-  Measure.print_runs("torch.load", torch_runs, "#{ratio} times ExTorch")
-end
+Measure.print_comparison("ExTorch.load", extorch_runs, "torch.load", torch_runs, loop_ms)
 
 extra = runs |> Enum.map(fn {_, {_, bytes, _}, _} -> bytes - size end) |> Enum.max()
 IO.puts("peak memory: the file's size and #{Float.round(extra / 1024 / 1024, 1)} MiB")

@@ -55,7 +55,7 @@ runs =
 loop_runs = for {{ms, _}, _, _} <- runs, do: ms
 extorch_runs = for {_, {ms, _, _}, _} <- runs, do: ms
 torch_runs = for {_, _, ms} when ms != nil <- runs, do: ms
-{loop_ms, extorch_ms} = {Measure.median(loop_runs), Measure.median(extorch_runs)}
+loop_ms = Measure.median(loop_runs)
 
 IO.puts(
   "#{Float.round(total / 1.0e9, 2)} GB, 291 tensors, to #{dir}, medians of 5 fresh processes"
@@ -63,16 +63,13 @@ IO.puts(
 
 Measure.print_runs("write() loop", loop_runs)
 
-Measure.print_runs(
+Measure.print_comparison(
   "ExTorch.save, with CRC",
   extorch_runs,
-  "#{Measure.ratio(extorch_ms, loop_ms)} times the loop"
+  "torch.save",
+  torch_runs,
+  loop_ms
 )
-
-if torch_runs != [] do
-  ratio = Measure.ratio(Measure.median(torch_runs), extorch_ms)
-  Measure.print_runs("torch.save", torch_runs, "#{ratio} times ExTorch")
-end
 
 extra = runs |> Enum.map(fn {_, {_, kib, _}, _} -> kib end) |> Enum.max()
 IO.puts("peak memory: the tensors and #{Float.round(extra / 1024, 1)} MiB")

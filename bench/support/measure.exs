@@ -41,6 +41,16 @@ defmodule Bench.Measure do
   def print_runs(label, runs, note \\ ""),
     do: print(label, median(runs), "#{note} (#{Enum.map_join(runs, ", ", &round/1)})")
 
+  @doc "Prints the runs of ExTorch with their ratio to a plain loop, and those of torch, if there are any, with theirs to ExTorch."
+  def print_comparison(label, runs, torch_label, torch_runs, loop_ms) do
+    print_runs(label, runs, "#{ratio(median(runs), loop_ms)} times the loop")
+
+    if torch_runs != [] do
+      note = "#{ratio(median(torch_runs), median(runs))} times ExTorch"
+      print_runs(torch_label, torch_runs, note)
+    end
+  end
+
   @doc "Prints the gaps of the tickers that ran beside ExTorch and beside the plain loops."
   def print_gaps(gaps, baseline) do
     IO.puts(

@@ -2,7 +2,7 @@
 #include "core/checkpoint/push.h"
 #include "core/os/mapping.h"
 #include "nif/checkpoint.h"
-#include "nif/region_binary.h"
+#include "nif/frozen_binary.h"
 #include "nif/table.h"
 
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {

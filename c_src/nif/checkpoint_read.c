@@ -1,7 +1,7 @@
 /* Reads one tensor or one record of an open checkpoint. */
 #include "nif/checkpoint.h"
+#include "nif/frozen_binary.h"
 #include "nif/materialize.h"
-#include "nif/region_binary.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "nif/region_binary.h"
+#include "nif/frozen_binary.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 

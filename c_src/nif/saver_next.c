@@ -1,6 +1,6 @@
 /* Saves a term as iodata, in steps. Payloads share the memory of the tensors; all other bytes are copied. */
 #include "core/memory/memory.h"
-#include "nif/region_binary.h"
+#include "nif/frozen_binary.h"
 #include "nif/saver.h"
 #include "nif/table.h"
 #include "nif/tensor.h"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "nif/checkpoint.h"
+#include "nif/frozen_binary.h"
 #include "nif/materialize.h"
-#include "nif/region_binary.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 

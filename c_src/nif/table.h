@@ -84,8 +84,7 @@ XT_NIFS(XT_DECLARE_NIF)
 /* library.c opens each resource type as "extorch_<name>", with the callbacks that the owning file defines. */
 #define XT_RESOURCES(X) \
   X(tensor)             \
-  X(tensor_binary)      \
-  X(region_binary)      \
+  X(frozen_binary)      \
   X(checkpoint)         \
   X(batch_load)         \
   X(loader)             \

@@ -4,6 +4,7 @@
 
 #include "core/checkpoint/record_reader.h"
 #include "core/memory/memory.h"
+#include "nif/frozen_binary.h"
 #include "nif/pin.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
@@ -102,20 +103,7 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
 
 /* ---- Tensor to binary ---- */
 
-/* The resource of a binary. It has its own reference to the handle, so the memory outlives release/1. */
-typedef struct {
-  xt_tensor *handle;
-  xt_frozen frozen;
-} binary_resource;
-
-static void destroy_binary(ErlNifEnv *env, void *object) {
-  binary_resource *resource = object;
-  (void)env;
-  xt_frozen_remove(&resource->frozen);
-  xt_tensor_drop(resource->handle);
-}
-
-const ErlNifResourceTypeInit xt_tensor_binary_callbacks = {.dtor = destroy_binary};
+static void release_handle(void *handle) { xt_tensor_drop(handle); }
 
 /* Takes ownership of the reference to the handle. */
 static ERL_NIF_TERM make_binary(ErlNifEnv *env, xt_tensor *handle) {
@@ -124,13 +112,8 @@ static ERL_NIF_TERM make_binary(ErlNifEnv *env, xt_tensor *handle) {
     xt_tensor_drop(handle);
     return xt_make_text(env, "", 0);
   }
-  binary_resource *resource = enif_alloc_resource(xt_tensor_binary_type, sizeof *resource);
-  memset(resource, 0, sizeof *resource);
-  resource->handle = handle;
-  xt_frozen_add(&resource->frozen, info->data, info->span);
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, resource, info->data, info->span);
-  enif_release_resource(resource);
-  return binary;
+  /* The binary has its own reference to the handle, so the memory outlives release/1. */
+  return xt_make_frozen_binary(env, info->data, info->span, handle, release_handle);
 }
 
 static xt_status copy_plain(const xt_tensor *handle, xt_tensor **out, xt_error *error) {

@@ -5,22 +5,13 @@ defmodule ExTorch.StreamingTest do
   alias ExTorch.{Checkpoint, Streaming}
   alias ExTorch.Test.Zip
 
-  import ExTorch.Test.Terms, only: [plain: 1]
+  import ExTorch.Test.Terms, only: [plain: 1, state: 0]
 
   doctest ExTorch.Streaming
 
   @fixtures "test/fixtures/**/*.{pt,stream,safetensors,pkl}"
             |> Path.wildcard()
             |> Enum.reject(&(&1 =~ "tar.pt" or &1 =~ "several"))
-
-  defp state do
-    %{
-      "w" => ExTorch.rand({300, 70}),
-      "b" => ExTorch.tensor([1, 2, 3]),
-      "step" => 7,
-      "name" => "ü"
-    }
-  end
 
   for path <- @fixtures do
     test "#{path}: byte by byte and in random pieces" do

@@ -49,4 +49,14 @@ defmodule ExTorch.Test.Terms do
     end)
     |> Enum.map_join(&binary_part(data, &1 * size, size))
   end
+
+  @doc "A small training state: two tensors and plain values."
+  def state do
+    %{
+      "w" => ExTorch.rand({300, 70}),
+      "b" => ExTorch.tensor([1, 2, 3]),
+      "step" => 7,
+      "name" => "ü"
+    }
+  end
 end

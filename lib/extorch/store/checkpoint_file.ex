@@ -1,10 +1,30 @@
 defmodule ExTorch.Store.CheckpointFile do
   @moduledoc false
-  # Opens a checkpoint as the file map that ExTorch.Store.Engine uses.
+  # A store for one checkpoint file: the struct, new/2 and the callbacks that read. A module that uses it adds
+  # collect_from/2.
 
   alias ExTorch.Checkpoint
   alias ExTorch.Store.{Engine, Options}
 
+  defmacro __using__(_options) do
+    quote do
+      use ExTorch.Store
+
+      @type t :: %__MODULE__{path: Path.t(), options: map()}
+      @enforce_keys [:path, :options]
+      defstruct [:path, :options]
+
+      @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
+      @spec new(Path.t(), keyword()) :: t()
+      def new(path, opts \\ []),
+        do: %__MODULE__{path: path, options: ExTorch.Store.Options.check!(path, opts)}
+
+      @impl true
+      def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store, fun)
+    end
+  end
+
+  # Opens the checkpoint as the file map that ExTorch.Store.Engine uses.
   @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
         when result: term(),
              store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}

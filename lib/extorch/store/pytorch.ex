@@ -8,21 +8,10 @@ defmodule ExTorch.Store.PyTorch do
   `ExTorch.Store.collect_from/2` saves a dict of names and tensors, nested in the top-level key if there is one. See
   `ExTorch.Store` for the options.
   """
-  use ExTorch.Store
+  use ExTorch.Store.CheckpointFile
 
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{CheckpointFile, Engine, Options}
-
-  @type t :: %__MODULE__{path: Path.t(), options: map()}
-  @enforce_keys [:path, :options]
-  defstruct [:path, :options]
-
-  @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
-  @spec new(Path.t(), keyword()) :: t()
-  def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
-
-  @impl true
-  def with_file(store, fun), do: CheckpointFile.with(store, fun)
+  alias ExTorch.Store.{Engine, Options}
 
   @impl true
   def collect_from(store, module) do

@@ -7,21 +7,10 @@ defmodule ExTorch.Store.Safetensors do
   It reads all formats of `ExTorch.Checkpoint` and writes safetensors. See `ExTorch.Store` for the options. Safetensors
   cannot represent shared memory: saving tied weights is an error, unless `duplicate: true` is given.
   """
-  use ExTorch.Store
+  use ExTorch.Store.CheckpointFile
 
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{CheckpointFile, Engine, Options}
-
-  @type t :: %__MODULE__{path: Path.t(), options: map()}
-  @enforce_keys [:path, :options]
-  defstruct [:path, :options]
-
-  @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
-  @spec new(Path.t(), keyword()) :: t()
-  def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
-
-  @impl true
-  def with_file(store, fun), do: CheckpointFile.with(store, fun)
+  alias ExTorch.Store.{Engine, Options}
 
   @impl true
   def collect_from(%{options: options} = store, module) do

@@ -3,18 +3,9 @@ defmodule ExTorch.Streaming.LoaderTest do
   use ExTorch.Case
   alias ExTorch.Streaming
 
-  import ExTorch.Test.Terms, only: [plain: 1]
+  import ExTorch.Test.Terms, only: [plain: 1, state: 0]
 
   doctest ExTorch.Streaming.Loader
-
-  defp state do
-    %{
-      "w" => ExTorch.rand({300, 70}),
-      "b" => ExTorch.tensor([1, 2, 3]),
-      "step" => 7,
-      "name" => "ü"
-    }
-  end
 
   test "a file is collected into a loader" do
     path = "test/fixtures/2.14.1/nested.pt"

@@ -3,14 +3,7 @@ defmodule ExTorch.Streaming.SaveTest do
   alias ExTorch.Streaming
   alias ExTorch.Test.Python
 
-  defp state do
-    %{
-      "w" => ExTorch.rand({300, 70}),
-      "b" => ExTorch.tensor([1, 2, 3]),
-      "step" => 7,
-      "name" => "ü"
-    }
-  end
+  import ExTorch.Test.Terms, only: [state: 0]
 
   test "what changes between two chunks is saved as it is then" do
     for chunk <- [1_000_000, 1024 * 1024] do
