@@ -1,21 +1,24 @@
-# The one build of ExTorch. `make` builds the NIF; elixir_make calls the same targets for Hex users.
+# The build of ExTorch. `make` builds the NIF; elixir_make calls the same targets for Hex users.
 #
 #   make            priv/extorch.so and priv/extorch_torch.so
 #   make demo       a short tour                 make test     the tests
-#   make check      formatting, warnings, sanitizers: what CI adds to the tests
+#   make check      formatting, layers, warnings and sanitizers: what CI runs in addition to the tests
+#   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
 #   make bench      every script of bench/       make fuzz     the readers under libFuzzer, a minute each
-#   make clean
+#   make format     mix format and clang-format  make clean    remove what was built
+#   make help       print this text
 #
-# Honoured: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
-#           EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
-#           SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
+# Honored: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
+#          EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
+#          EXTORCH_CACHE (directory for downloads, default ~/.cache/extorch)
+#          SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 Q := $(if $(V),,@)
 
-# elixir_make gives an application folder; a plain `make` builds in the checkout.
+# elixir_make sets MIX_APP_PATH; a plain `make` builds in the checkout.
 PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
 CORE := $(sort $(wildcard c_src/core/*/*.c))
@@ -29,11 +32,20 @@ OPT := -O2 -fPIC -fvisibility=hidden -pthread
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Ic_src $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
 ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
   -DXT_TORCH_VERSION=$(TORCH_NUMBER) '-DTORCH_VERSION_TEXT="$(TORCH_VERSION)"' $(TORCH_INCLUDES) $(CXXFLAGS)
-LINK := -shared -Wl,-z,nodelete -Wl,-z,relro,-z,now
 
-# ---- What the machine has: asked only by the targets that build ----
+# ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out demo test check fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test check cross fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+# The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
+TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
+ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
+SHARED := -dynamiclib -Wl,-undefined,dynamic_lookup
+LINK := $(SHARED) -Wl,-rpath,@loader_path
+else
+SHARED := -shared
+# nodelete: the libraries have threads and an exit handler, which outlive the module.
+LINK := $(SHARED) -Wl,-z,nodelete -Wl,-z,relro,-z,now
+endif
 ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
 TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
@@ -43,7 +55,7 @@ $(error ExTorch cannot be built without LibTorch)
 endif
 include $(BUILD)/libtorch.mk
 TORCH_NUMBER := $(shell echo $(TORCH_VERSION) | awk -F. '{print $$1 * 100 + $$2}')
-# -isystem keeps LibTorch's own warnings out; the compiler's default folders must not be named so.
+# -isystem suppresses warnings in LibTorch's headers. It must not be used for the compiler's default directories.
 TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH_INCLUDE)) \
   -isystem $(TORCH_INCLUDE)/torch/csrc/api/include
 TORCH_LIBS := -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) -ltorch_cpu -lc10 \
@@ -58,10 +70,10 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load demo test check fuzz matrix bench clean format
+.PHONY: all example pickle_load help demo test check cross fuzz matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
-# Which objects the libraries were linked from: another variant (SAN=asan) links them again.
+# Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
 $(PRIV)/.variant: always
 	@mkdir -p $(@D)
 	@echo '$(BUILD)' | cmp -s - $@ || echo '$(BUILD)' >$@
@@ -76,7 +88,7 @@ $(PRIV)/extorch_torch.so: $(SHIM_OBJECTS) $(PRIV)/.variant
 	@mkdir -p $(@D)
 	$(Q)$(CROSSCOMPILE)$(CXX) $(LINK) $(SANITIZE) $(filter %.o,$^) $(TORCH_LIBS) -ldl $(LDFLAGS) -o $@
 
-# An object also depends on the flags it was made with, kept in a file that changes only when they do.
+# An object also depends on its flags, which are kept in a file that changes only when they do.
 $(BUILD)/%.o: c_src/%.c $(BUILD)/c.flags
 	@echo " CC $(notdir $<)"
 	@mkdir -p $(@D)
@@ -87,13 +99,13 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	@mkdir -p $(@D)
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
 
-# Another NIF library, for the tests.
+# A second NIF library, for the tests.
 example: $(BUILD)/example_nif.so
 $(BUILD)/example_nif.so: test/support/example_nif.c c_src/include/extorch.h $(BUILD)/c.flags
 	@echo " CC $(notdir $@)"
-	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -shared $< $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) $(SHARED) $< $(LDFLAGS) -o $@
 
-# LibTorch's own reader in C++, for the tests.
+# A program that reads pickles with LibTorch, for the tests.
 pickle_load: $(BUILD)/pickle_load
 $(BUILD)/pickle_load: test/support/pickle_load.cpp $(BUILD)/cxx.flags
 	@echo "CXX $(notdir $@)"
@@ -112,17 +124,20 @@ $(BUILD)/%.flags: always
 
 # ---- Jobs ----
 
-# Without Hex the same mix.exs has no Hex dependency, and make has built the NIF before mix runs.
+# Without Hex, mix.exs has no dependencies from Hex, and make builds the NIF before mix runs.
 HEX = $(if $(EXTORCH_HEX),$(EXTORCH_HEX),$(shell ls -d $${MIX_HOME:-$$HOME/.mix}/archives/hex-* >/dev/null 2>&1 && mix deps >/dev/null 2>&1 && [ -d deps/elixir_make ] && echo 1 || echo 0))
 NX_LIBS := $(if $(EXTORCH_NX_PATH),ERL_LIBS=$(EXTORCH_NX_PATH))
 MIX = EXTORCH_HEX=$(HEX) $(NX_LIBS) mix
 WARNINGS_AS_ERRORS = $(if $(WERROR),--warnings-as-errors)
 
-# Static: make looks for no pattern rule when a target is phony.
-SETUPS := setup-build setup-test setup-check setup-fuzz setup-matrix
+# A static pattern rule: make does not search implicit rules for phony targets.
+SETUPS := setup-build setup-test setup-check setup-cross setup-fuzz setup-matrix
 .PHONY: $(SETUPS)
 $(SETUPS): setup-%:
 	@scripts/setup.sh $*
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 demo: setup-build
 	@$(MAKE) --no-print-directory all
@@ -136,6 +151,9 @@ test: setup-test
 
 check: setup-check
 	@scripts/check.sh
+
+cross: setup-cross
+	@scripts/cross.sh
 
 fuzz: setup-fuzz
 	@scripts/fuzz.sh $(SECONDS_TO_FUZZ)

@@ -11,8 +11,14 @@ fail() { printf 'ExTorch: %s\n' "$@" >&2; exit 1; }
 
 # Accepts a pair of directories that has both the headers and the libraries.
 try() { # try INCLUDE_DIR LIB_DIR
-  [ -e "$1/ATen/ATen.h" ] && [ -e "$2/libtorch_cpu.so" ] && [ -e "$2/libc10.so" ] || return 1
-  include=$1 lib=$2
+  local end
+  for end in so dylib; do
+    if [ -e "$1/ATen/ATen.h" ] && [ -e "$2/libtorch_cpu.$end" ] && [ -e "$2/libc10.$end" ]; then
+      include=$1 lib=$2 suffix=$end
+      return
+    fi
+  done
+  return 1
 }
 
 python_torch() {
@@ -30,9 +36,8 @@ if [ -n "${LIBTORCH_DIR:-}" ]; then
 else
   torch=$(python_torch)
   if [ -z "$torch" ] || ! try "$torch/include" "$torch/lib"; then
-    for dir in /usr/lib/"$(uname -m)"-linux-gnu /usr/lib64 /usr/lib /usr/local/lib /opt/libtorch/lib; do
-      case $dir in /opt/*) headers=/opt/libtorch/include ;; /usr/local/*) headers=/usr/local/include ;; *) headers=/usr/include ;; esac
-      try "$headers" "$dir" && break
+    for dir in /usr/lib/"$(uname -m)"-linux-gnu /usr/lib64 /usr/lib /usr/local/lib /opt/libtorch/lib /opt/homebrew/lib; do
+      try "${dir%/lib*}/include" "$dir" && break
     done
   fi
 fi
@@ -50,7 +55,7 @@ version=$(number MAJOR).$(number MINOR)
 [ "$(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ] ||
   fail "LibTorch $version in $lib is too old: ExTorch needs $oldest or newer."
 
-if grep -aq 'NSt7__cxx1112basic_string' "$lib/libc10.so"; then abi=1; else abi=0; fi
+if grep -aq 'NSt7__cxx1112basic_string' "$lib/libc10.$suffix"; then abi=1; else abi=0; fi
 std=c++17
 [ "$(printf '%s\n2.9\n' "$version" | sort -V | head -n 1)" = 2.9 ] && std=c++20
 cuda=no

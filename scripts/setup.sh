@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Installs what a job of the Makefile needs and does nothing when all is there.
+# Installs what a job of the Makefile needs. Does nothing if everything is there.
 #
-# usage: setup.sh build|test|check|fuzz|matrix
+# usage: setup.sh build|test|check|cross|fuzz|matrix
 #
-# On Debian and its kin missing packages come from apt, as root or through sudo. Elsewhere
-# the script names what is missing and how to get it, and fails.
+# On Debian and systems based on it, missing packages are installed with apt, as root or with sudo. On other systems the
+# script lists what is missing and fails.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-job=${1:?usage: setup.sh build|test|check|fuzz|matrix}
+job=${1:?usage: setup.sh build|test|check|cross|fuzz|matrix}
 missing=()  # Debian packages
-wanted=()   # the same in words, for every other system
+wanted=()   # descriptions of the same, for other systems
 
-need() { # need PACKAGES WORDS TEST…
-  local packages=$1 words=$2
+need() { # need PACKAGES DESCRIPTION COMMAND…: the packages are missing if the command fails
+  local packages=$1 description=$2
   shift 2
   "$@" >/dev/null 2>&1 && return
   for package in $packages; do missing+=("$package"); done
-  wanted+=("$words")
+  wanted+=("$description")
 }
 
 has_erl_nif() {
@@ -30,6 +30,8 @@ has_torch() { "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
 has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }
+has_venv() { python3 -c 'import ensurepip, venv'; }
+has_aarch64() { [ "$(uname -m)" = aarch64 ] || command -v qemu-aarch64-static || command -v qemu-aarch64; }
 has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
 
 case $job in
@@ -52,6 +54,13 @@ case $job in
   check)
     need clang-format "clang-format" command -v clang-format
     need "gcc g++" "gcc's AddressSanitizer" has_asan
+    ;;
+  cross)
+    need make "make" command -v make
+    need elixir "Erlang/OTP 25 or newer" command -v erl
+    need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
+    need python3-venv "Python 3 with venv and pip" has_venv
+    need qemu-user-static "qemu's user mode emulator for aarch64" has_aarch64
     ;;
   fuzz)
     need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer

@@ -9,26 +9,25 @@
  * The thread ends when LibTorch returns. If an answer fails or times out, the process has exited or the node is
  * stopping, all further reads fail and all further writes are discarded, so that LibTorch returns soon.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/memory/memory.h"
+#include "core/os/clock.h"
 #include "core/os/exit_guard.h"
+#include "core/os/thread.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-enum { POLL_MS = 100, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
+enum { POLL_MS = 100, NS_PER_MS = 1000000, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
 
 /* The request that waits for an answer. */
 typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
 
 typedef struct {
-  pthread_mutex_t lock; /* protects the fields that both threads use */
-  pthread_cond_t change;
+  xt_mutex lock; /* protects the fields that both threads use */
+  xt_condition change;
   bool gone; /* the calling process has exited */
   ErlNifMonitor monitor;
   ErlNifPid caller;
@@ -64,17 +63,17 @@ static void destroy_job(ErlNifEnv *env, void *object) {
   (void)env;
   free_items(&j->items);
   if (j->env) enif_free_env(j->env);
-  pthread_cond_destroy(&j->change);
-  pthread_mutex_destroy(&j->lock);
+  xt_condition_destroy(&j->change);
+  xt_mutex_destroy(&j->lock);
 }
 
 static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMonitor *monitor) {
   job *j = object;
   (void)env, (void)pid, (void)monitor;
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   j->gone = true;
-  pthread_cond_broadcast(&j->change);
-  pthread_mutex_unlock(&j->lock);
+  xt_condition_broadcast(&j->change);
+  xt_mutex_unlock(&j->lock);
 }
 
 const ErlNifResourceTypeInit xt_archive_callbacks = {.dtor = destroy_job, .down = caller_down};
@@ -87,15 +86,6 @@ static bool send_request(job *j, ErlNifEnv *env, ERL_NIF_TERM request) {
   bool sent = enif_send(NULL, &j->caller, env, message);
   enif_free_env(env);
   return sent;
-}
-
-static struct timespec in_ms(int64_t ms) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  at.tv_sec += ms / 1000;
-  at.tv_nsec += (ms % 1000) * 1000000;
-  if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
-  return at;
 }
 
 /* Called with the lock held. Polls, because nothing signals the condition when the node stops. */
@@ -114,29 +104,29 @@ static void wait_for_answer(job *j) {
       break;
     }
     int64_t pause = j->timeout_ms >= 0 && j->timeout_ms - waited < POLL_MS ? j->timeout_ms - waited : POLL_MS;
-    struct timespec until = in_ms(pause);
-    if (pthread_cond_timedwait(&j->change, &j->lock, &until) == ETIMEDOUT) waited += pause;
+    int64_t deadline = xt_clock_ns() + pause * NS_PER_MS;
+    if (!xt_condition_wait_until(&j->change, &j->lock, deadline)) waited += pause;
   }
   if (j->gone && !j->answered) j->failed = true;
 }
 
 /* Sends a request and waits for its answer. Returns false if it failed. Frees the environment. */
 static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM request) {
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool may = !j->failed && !j->gone;
   j->asks = may ? what : ASKS_NOTHING;
   j->answered = false;
   j->to = to;
   j->size = size;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   if (!may) return enif_free_env(env), false;
   bool sent = send_request(j, env, request);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   if (sent) wait_for_answer(j);
   else j->failed = true;
   j->asks = ASKS_NOTHING; /* a late answer is ignored */
   bool good = j->answered && !j->failed;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   return good;
 }
 
@@ -148,10 +138,10 @@ static void write_bytes(void *context, const void *data, size_t size) {
     ERL_NIF_TERM binary;
     unsigned char *bytes = env ? enif_make_new_binary(env, n, &binary) : NULL;
     if (!bytes) {
-      pthread_mutex_lock(&j->lock);
+      xt_mutex_lock(&j->lock);
       if (!j->failed) xt_error_set(&j->error, XT_STATUS_no_memory, "out of memory while writing the archive");
       j->failed = true;
-      pthread_mutex_unlock(&j->lock);
+      xt_mutex_unlock(&j->lock);
       if (env) enif_free_env(env);
       return;
     }
@@ -188,13 +178,13 @@ static void *run(void *object) {
   xt_error error;
   xt_status status = j->saves ? xt_torch->archive_save(j->items.list, j->items.count, &io, &error)
                               : xt_torch->archive_load(&io, &j->items, &error);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   /* an error of a callback is the cause of the error that LibTorch reports */
   if (!j->failed && status != XT_STATUS_ok) j->error = error;
   j->status = j->failed ? XT_STATUS_io : status;
   j->over = true;
   bool gone = j->gone;
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   ErlNifEnv *env = gone ? NULL : enif_alloc_env();
   if (env) send_request(j, env, xt_am_done);
   enif_release_resource(j);
@@ -232,17 +222,12 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
 }
 
 static xt_status start(ErlNifEnv *env, job *j, xt_error *error) {
-  pthread_attr_t attributes;
-  pthread_t thread;
   enif_self(env, &j->caller);
   if (enif_monitor_process(env, j, &j->caller, &j->monitor))
     return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   enif_keep_resource(j);
   atomic_fetch_add(&xt_memory_live.threads, 1);
-  bool started = !pthread_create(&thread, &attributes, run, j);
-  pthread_attr_destroy(&attributes);
+  bool started = xt_thread_start(run, j);
   if (started) return XT_STATUS_ok;
   atomic_fetch_sub(&xt_memory_live.threads, 1);
   enif_release_resource(j);
@@ -251,13 +236,9 @@ static xt_status start(ErlNifEnv *env, job *j, xt_error *error) {
 
 static job *new_job(size_t chunk, int64_t timeout_ms, bool saves) {
   job *j = enif_alloc_resource(xt_archive_type, sizeof *j);
-  pthread_condattr_t clock;
   memset(j, 0, sizeof *j);
-  pthread_mutex_init(&j->lock, NULL);
-  pthread_condattr_init(&clock);
-  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-  pthread_cond_init(&j->change, &clock);
-  pthread_condattr_destroy(&clock);
+  xt_mutex_init(&j->lock);
+  xt_condition_init(&j->change);
   j->chunk = chunk;
   j->timeout_ms = timeout_ms;
   j->saves = saves;
@@ -309,7 +290,7 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   if (copies && bytes.size > BRIEF_BYTES && !on_dirty)
     return enif_schedule_nif(env, "archive_answer", XT_DIRTY_CPU, xt_nif_archive_answer, argc, argv);
   if (!on_dirty) enif_consume_timeslice(env, 1 + (int)(bytes.size * BRIEF_PERCENT / BRIEF_BYTES));
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool waiting = j->asks != ASKS_NOTHING && !j->answered && !j->failed;
   if (waiting) {
     j->answered = take_answer(env, j, argv[1]);
@@ -318,9 +299,9 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
       xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid answer",
                    j->saves ? "writer" : "reader");
     }
-    pthread_cond_broadcast(&j->change);
+    xt_condition_broadcast(&j->change);
   }
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   return xt_make_bool(waiting);
 }
 
@@ -329,12 +310,12 @@ ERL_NIF_TERM xt_nif_archive_result(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   job *j;
   (void)argc;
   if (!enif_get_resource(env, argv[0], xt_archive_type, (void **)&j)) return enif_make_badarg(env);
-  pthread_mutex_lock(&j->lock);
+  xt_mutex_lock(&j->lock);
   bool over = j->over;
   xt_status status = j->status;
   xt_archive_items items = j->items;
   if (over) j->items = (xt_archive_items){NULL, 0};
-  pthread_mutex_unlock(&j->lock);
+  xt_mutex_unlock(&j->lock);
   if (!over) return enif_make_badarg(env);
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (size_t i = items.count; status == XT_STATUS_ok && !j->saves && i-- > 0;) {

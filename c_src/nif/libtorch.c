@@ -1,12 +1,11 @@
 /* Loading of LibTorch, its version, threads and random seed. */
-#include <dlfcn.h>
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/memory/frozen.h"
 #include "core/memory/memory.h"
 #include "core/os/exit_guard.h"
+#include "core/os/libraries.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
@@ -43,34 +42,33 @@ typedef struct {
   const char *first;
 } libraries;
 
-static int find_libtorch(struct dl_phdr_info *info, size_t size, void *object) {
+static void find_libtorch(void *object, const char *path) {
+  static const char prefix[] = "libtorch_cpu."; /* followed by so or dylib */
   libraries *found = object;
-  const char *slash = strrchr(info->dlpi_name, '/');
-  (void)size;
-  if (strncmp(slash ? slash + 1 : info->dlpi_name, "libtorch_cpu.so", 15)) return 0;
-  found->first = info->dlpi_name;
-  found->paths =
-      enif_make_list_cell(found->env, xt_make_text(found->env, info->dlpi_name, strlen(info->dlpi_name)), found->paths);
-  return 0;
+  const char *slash = strrchr(path, '/');
+  if (strncmp(slash ? slash + 1 : path, prefix, sizeof prefix - 1)) return;
+  found->first = path;
+  found->paths = enif_make_list_cell(found->env, xt_make_text(found->env, path, strlen(path)), found->paths);
 }
 
 static libraries loaded_libtorchs(ErlNifEnv *env) {
   libraries found = {env, enif_make_list(env, 0), NULL};
-  dl_iterate_phdr(find_libtorch, &found);
+  xt_libraries_each(find_libtorch, &found);
   return found;
 }
 
 static xt_status open_torch(const char *path, const char *earlier, xt_error *error) {
   if (xt_torch) return XT_STATUS_ok; /* loaded by an earlier instance of the module */
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const char *reason;
+  void *library = xt_libraries_open(path, &reason);
   if (!library)
-    return xt_error_set(error, XT_STATUS_torch, "cannot load LibTorch: %s%s%s", dlerror(),
+    return xt_error_set(error, XT_STATUS_torch, "cannot load LibTorch: %s%s%s", reason,
                         earlier ? ". Another library already loaded its own LibTorch into this VM, and both must be "
                                   "built with the same one: "
                                 : "",
                         earlier ? earlier : "");
   xt_torch_open_fn *open;
-  *(void **)&open = dlsym(library, XT_TORCH_SYMBOL);
+  *(void **)&open = xt_libraries_symbol(library, XT_TORCH_SYMBOL);
   if (!open)
     return xt_error_set(error, XT_STATUS_torch, "%s belongs to another version of ExTorch; build it again", path);
   return open(&host, &xt_torch, error);

@@ -4,18 +4,18 @@
  * number. It identifies the current state of the loader, so feeding an old one is an error. */
 #include "nif/loader.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/memory/memory.h"
+#include "core/os/thread.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 
 enum { BRIEF_PERCENT = 20 };
 
 typedef struct {
-  pthread_mutex_t lock; /* protects the fields below */
+  xt_mutex lock; /* protects the fields below */
   bool claimed;
   ErlNifPid owner;
   uint64_t number;
@@ -40,7 +40,7 @@ static void destroy_loader(ErlNifEnv *env, void *object) {
   loader_resource *resource = object;
   (void)env;
   if (resource->loader) xt_reaper_push(&resource->loader->reapable);
-  pthread_mutex_destroy(&resource->lock);
+  xt_mutex_destroy(&resource->lock);
 }
 
 const ErlNifResourceTypeInit xt_loader_callbacks = {.dtor = destroy_loader};
@@ -63,7 +63,7 @@ ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   xt_push_begin(&loader->push, &loader->checkpoint->handle->checkpoint, spool_bytes);
   loader_resource *resource = enif_alloc_resource(xt_loader_type, sizeof *resource);
   memset(resource, 0, sizeof *resource);
-  pthread_mutex_init(&resource->lock, NULL);
+  xt_mutex_init(&resource->lock);
   resource->loader = loader;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
@@ -95,9 +95,9 @@ ERL_NIF_TERM xt_nif_loader_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   (void)argc;
   if (!enif_get_resource(env, argv[0], xt_loader_type, (void **)&resource) || !enif_get_uint64(env, argv[1], &number))
     return enif_make_badarg(env);
-  pthread_mutex_lock(&resource->lock);
+  xt_mutex_lock(&resource->lock);
   xt_status status = claim(env, resource, number, &error);
-  pthread_mutex_unlock(&resource->lock);
+  xt_mutex_unlock(&resource->lock);
   return xt_make_result(env, status, xt_am_ok, &error);
 }
 
@@ -106,9 +106,9 @@ static bool get_claimed(ErlNifEnv *env, ERL_NIF_TERM term, loader_resource **out
   ErlNifPid self;
   if (!enif_get_resource(env, term, xt_loader_type, (void **)out)) return false;
   enif_self(env, &self);
-  pthread_mutex_lock(&(*out)->lock);
+  xt_mutex_lock(&(*out)->lock);
   bool mine = (*out)->claimed && !enif_compare_pids(&self, &(*out)->owner) && (*out)->loader;
-  pthread_mutex_unlock(&(*out)->lock);
+  xt_mutex_unlock(&(*out)->lock);
   return mine;
 }
 
@@ -118,12 +118,12 @@ ERL_NIF_TERM xt_nif_loader_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   bool ended;
   (void)argc;
   if (!get_claimed(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &ended)) return enif_make_badarg(env);
-  pthread_mutex_lock(&resource->lock);
+  xt_mutex_lock(&resource->lock);
   xt_loader *discarded = ended ? resource->loader : NULL;
   if (ended) resource->loader = NULL;
   resource->claimed = false;
   uint64_t number = ++resource->number;
-  pthread_mutex_unlock(&resource->lock);
+  xt_mutex_unlock(&resource->lock);
   if (discarded) xt_reaper_push(&discarded->reapable);
   return enif_make_uint64(env, number);
 }

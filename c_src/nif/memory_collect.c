@@ -6,15 +6,15 @@
  * with all other garbage. The destructor of a marker queues the next marker, behind everything that is in the queue and
  * behind what other destructors have released meanwhile. After HOPS markers, all of that has been destroyed. */
 #include <stdatomic.h>
-#include <time.h>
 
 #include "core/memory/reaper.h"
 #include "core/os/background.h"
+#include "core/os/clock.h"
 #include "core/os/exit_guard.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
-enum { HOPS = 4 };
+enum { HOPS = 4, NS_PER_MS = 1000000 };
 
 typedef struct {
   atomic_int finished; /* chains of markers that have reached their last hop */
@@ -59,20 +59,19 @@ ERL_NIF_TERM xt_nif_memory_collect_begin(ErlNifEnv *env, int argc, const ERL_NIF
 
 typedef struct {
   ErlNifEnv *env;
-  struct timespec until;
+  int64_t until_ns; /* by xt_clock_ns */
 } patience;
 
 /* Returns the remaining time; 0 if the node is stopping or the caller is dead. */
 static int left_ms(const patience *p) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  int64_t ms = (p->until.tv_sec - now.tv_sec) * 1000 + (p->until.tv_nsec - now.tv_nsec) / 1000000;
+  int64_t ms = (p->until_ns - xt_clock_ns()) / NS_PER_MS;
   return ms > 0 && !xt_exit_guard_stopping() && enif_is_current_process_alive(p->env) ? (int)ms : 0;
 }
 
 static bool wait_for(collection *self, int chains, const patience *p) {
-  for (long nap = 20000; atomic_load(&self->finished) < chains && left_ms(p); nap = nap < 1000000 ? 2 * nap : nap)
-    nanosleep(&(struct timespec){0, nap}, NULL);
+  for (int nap_us = 20; atomic_load(&self->finished) < chains && left_ms(p);
+       nap_us = nap_us < 1000 ? 2 * nap_us : nap_us)
+    xt_clock_sleep_us(nap_us);
   return atomic_load(&self->finished) >= chains;
 }
 
@@ -91,9 +90,7 @@ ERL_NIF_TERM xt_nif_memory_collect_wait(ErlNifEnv *env, int argc, const ERL_NIF_
   if (!enif_get_resource(env, argv[0], xt_collection_type, &object) || !enif_get_int(env, argv[1], &rounds) ||
       !enif_get_int(env, argv[2], &timeout) || timeout < 0)
     return enif_make_badarg(env);
-  clock_gettime(CLOCK_MONOTONIC, &p.until);
-  p.until.tv_sec += timeout / 1000;
-  p.until.tv_nsec += timeout % 1000 * 1000000l;
+  p.until_ns = xt_clock_ns() + (int64_t)timeout * NS_PER_MS;
   for (int round = 0; is_free && !quiet && round < rounds; round++) {
     uint64_t before = xt_reaper_pushed();
     bool was_idle = xt_reaper_drain(0);

@@ -1,10 +1,11 @@
 #include "core/base/arena.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+
+#include "core/os/pages.h"
+#include "core/os/thread.h"
 
 typedef struct xt_arena_chunk {
   struct xt_arena_chunk *next;
@@ -21,27 +22,27 @@ enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alig
 enum { KEPT = 4 };
 static chunk *kept;
 static int kept_count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static xt_mutex lock = XT_MUTEX_INIT;
 
 static chunk *take_kept(void) {
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   chunk *c = kept;
   if (c) kept = c->next, kept_count--;
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   if (c) memset(c->data, 0, c->used);
   if (c) c->used = 0;
   return c;
 }
 
 static bool keep(chunk *c) {
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   bool room = kept_count < KEPT;
   if (room) {
     c->next = kept;
     kept = c;
     kept_count++;
   }
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   return room;
 }
 
@@ -50,15 +51,14 @@ static chunk *new_chunk(size_t room) {
   if (room < MAPPED) return calloc(1, size);
   chunk *made = size == LAST_CHUNK ? take_kept() : NULL;
   if (made) return made;
-  made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (made == MAP_FAILED) return NULL;
-  madvise(made, size, MADV_HUGEPAGE);
+  made = xt_pages_map(size);
+  if (made) xt_pages_prefer_huge(made, size);
   return made;
 }
 
 static void free_chunk(chunk *c) {
   if (c->size < MAPPED) free(c);
-  else if (sizeof *c + c->size != LAST_CHUNK || !keep(c)) munmap(c, sizeof *c + c->size);
+  else if (sizeof *c + c->size != LAST_CHUNK || !keep(c)) xt_pages_unmap(c, sizeof *c + c->size);
 }
 
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {

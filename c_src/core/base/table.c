@@ -1,19 +1,15 @@
 #include "core/base/table.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
+
+#include "core/os/random.h"
+#include "core/os/thread.h"
 
 /* Random per process, so that a file cannot be made to cause collisions. */
 static uint64_t secrets[2];
 
-static void choose_secrets(void) {
-  uint64_t fallback[2] = {(uint64_t)(uintptr_t)&secrets ^ 0x9E3779B97F4A7C15ull,
-                          (uint64_t)time(NULL) * 0xD6E8FEB86659FD93ull};
-  if (getrandom(secrets, sizeof secrets, GRND_NONBLOCK) != sizeof secrets) memcpy(secrets, fallback, sizeof secrets);
-}
+static void choose_secrets(void) { xt_random_fill(secrets, sizeof secrets); }
 
 /* Returns the high half of the 128-bit product xor its low half. */
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -22,9 +18,9 @@ static uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 static uint32_t hash_of(const void *key, size_t size) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static xt_once once = XT_ONCE_INIT;
   const unsigned char *bytes = key;
-  pthread_once(&once, choose_secrets);
+  xt_once_run(&once, choose_secrets);
   uint64_t hash = secrets[0] ^ size;
   for (; size >= 8; bytes += 8, size -= 8) {
     uint64_t word;

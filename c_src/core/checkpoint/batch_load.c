@@ -3,9 +3,9 @@
 #include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/memory/memory.h"
+#include "core/os/cpu.h"
 
 enum {
   SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
@@ -49,7 +49,7 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   qsort(placements, l->count, sizeof *placements, compare_placements);
   for (size_t i = 0; i < l->count; i++) l->order[i] = placements[i].storage;
   free(placements);
-  l->prefaults = !reader->memory && l->total >= MIN_PREFAULT && sysconf(_SC_NPROCESSORS_ONLN) >= MIN_CPUS;
+  l->prefaults = !reader->memory && l->total >= MIN_PREFAULT && xt_cpu_count() >= MIN_CPUS;
   return XT_STATUS_ok;
 }
 

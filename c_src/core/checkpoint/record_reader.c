@@ -15,16 +15,6 @@ enum {
   SMALL_SPAN = 64 << 10 /* so is any span of up to this size */
 };
 
-xt_status xt_region_refused(xt_error *error) {
-  if (xt_memory_refused() == XT_REFUSED_BUDGET) {
-    xt_error_set(error, XT_STATUS_limit,
-                 "the budget of native memory is used up; release tensors or raise `config :extorch, budget:`");
-    error->collect = true;
-    return error->status;
-  }
-  return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
-}
-
 bool xt_record_reader_aligned(const void *data, xt_dtype dtype) {
   const xt_dtype_info *info = xt_dtype_get(dtype);
   return (uintptr_t)data % (info->kind == XT_KIND_COMPLEX ? info->size / 2 : info->size) == 0;

@@ -53,9 +53,6 @@ void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc 
 /* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
 void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype);
 
-/* Sets the error after xt_region_new has returned NULL. */
-xt_status xt_region_refused(xt_error *error);
-
 /* Returns true if the address is aligned for elements of the dtype. */
 bool xt_record_reader_aligned(const void *data, xt_dtype dtype);
 

@@ -1,95 +1,89 @@
 #include "core/memory/block_cache.h"
 
-#include <pthread.h>
-#include <stdint.h>
-#include <sys/mman.h>
+#include "core/os/pages.h"
+#include "core/os/thread.h"
 
 enum {
-  ROOM = 8,
-  MOST = 32 << 20, /* bytes of all blocks together */
-  SLICE = 4 << 20, /* a few MiB are given back in about a millisecond */
-  TOO_LARGE = 2    /* times what is wanted */
+  MAX_BLOCKS = 8,
+  MAX_BYTES = 32 << 20, /* of all blocks together */
+  MAX_RATIO = 2         /* of a block's capacity to the requested size */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static xt_block *spares[ROOM]; /* the oldest first */
-static size_t count, aged;     /* so many were here at the last tick */
+static xt_mutex lock = XT_MUTEX_INIT;
+static xt_block *blocks[MAX_BLOCKS]; /* oldest first */
+static size_t count;
+static size_t expiring; /* blocks that were already here at the last tick */
 
 static size_t capacity(xt_block *block) {
   return block->map_size - (size_t)(xt_block_data(block) - (char *)block->map);
 }
 
-void xt_block_free(xt_block *block) {
-  char *data = xt_block_data(block);
-  for (size_t at = 0, size = capacity(block); at < size; at += SLICE)
-    madvise(data + at, size - at < SLICE ? size - at : SLICE, MADV_DONTNEED);
-  munmap(block->map, block->map_size);
-}
+void xt_block_free(xt_block *block) { xt_pages_unmap_in_slices(block->map, block->map_size); }
 
-static void free_later(xt_reapable *self) { xt_block_free((xt_block *)self); }
+static void free_reapable(xt_reapable *self) { xt_block_free((xt_block *)self); }
 
-/* Who asks for a block may be on a scheduler: the reaper gives back what does not suit. */
-static void give_back(xt_block **gone, size_t n) {
+/* The caller may be on a normal scheduler, so the reaper frees the blocks. */
+static void free_later(xt_block **evicted, size_t n) {
   while (n--) {
-    gone[n]->reapable.run = free_later;
-    if (xt_reaper_start()) xt_reaper_push(&gone[n]->reapable);
-    else xt_block_free(gone[n]);
+    evicted[n]->reapable.run = free_reapable;
+    if (xt_reaper_start()) xt_reaper_push(&evicted[n]->reapable);
+    else xt_block_free(evicted[n]);
   }
 }
 
-/* With the lock held. */
-static xt_block *take_out(size_t i) {
-  xt_block *block = spares[i];
-  if (i < aged) aged--;
-  for (count--; i < count; i++) spares[i] = spares[i + 1];
+/* The lock must be held. */
+static xt_block *remove_block(size_t i) {
+  xt_block *block = blocks[i];
+  if (i < expiring) expiring--;
+  for (count--; i < count; i++) blocks[i] = blocks[i + 1];
   return block;
 }
 
 static size_t total(void) {
   size_t bytes = 0;
-  for (size_t i = 0; i < count; i++) bytes += capacity(spares[i]);
+  for (size_t i = 0; i < count; i++) bytes += capacity(blocks[i]);
   return bytes;
 }
 
-/* Gives back what was here at the last tick already; true while there is something left. */
-static bool grow_old(void) {
-  xt_block *gone[ROOM];
+/* Frees the blocks that were already here at the last tick. Returns whether any block remains. */
+static bool expire(void) {
+  xt_block *evicted[MAX_BLOCKS];
   size_t n = 0;
-  pthread_mutex_lock(&lock);
-  while (aged) gone[n++] = take_out(0);
-  aged = count;
-  bool left = count > 0;
-  pthread_mutex_unlock(&lock);
-  give_back(gone, n);
-  return left;
+  xt_mutex_lock(&lock);
+  while (expiring) evicted[n++] = remove_block(0);
+  expiring = count;
+  bool remaining = count > 0;
+  xt_mutex_unlock(&lock);
+  free_later(evicted, n);
+  return remaining;
 }
 
 void xt_block_cache_put(xt_block *block) {
-  xt_block *gone[ROOM];
+  xt_block *evicted[MAX_BLOCKS];
   size_t n = 0;
-  if (capacity(block) > MOST || !xt_reaper_start()) { /* nobody would see to it that it goes */
+  if (capacity(block) > MAX_BYTES || !xt_reaper_start()) { /* without the reaper blocks would never expire */
     xt_block_free(block);
     return;
   }
-  pthread_mutex_lock(&lock);
-  while (count == ROOM || total() + capacity(block) > MOST) gone[n++] = take_out(0);
-  spares[count++] = block;
-  pthread_mutex_unlock(&lock);
-  give_back(gone, n);
-  xt_reaper_tick(grow_old);
+  xt_mutex_lock(&lock);
+  while (count == MAX_BLOCKS || total() + capacity(block) > MAX_BYTES) evicted[n++] = remove_block(0);
+  blocks[count++] = block;
+  xt_mutex_unlock(&lock);
+  free_later(evicted, n);
+  xt_reaper_tick(expire);
 }
 
 xt_block *xt_block_cache_take(size_t size) {
-  xt_block *gone[ROOM], *found = NULL;
-  size_t n = 0, best = ROOM;
-  pthread_mutex_lock(&lock);
+  xt_block *evicted[MAX_BLOCKS], *found = NULL;
+  size_t n = 0, best = MAX_BLOCKS;
+  xt_mutex_lock(&lock);
   for (size_t i = 0; i < count; i++)
-    if (capacity(spares[i]) >= size && capacity(spares[i]) / TOO_LARGE <= size &&
-        (best == ROOM || capacity(spares[i]) < capacity(spares[best])))
+    if (capacity(blocks[i]) >= size && capacity(blocks[i]) / MAX_RATIO <= size &&
+        (best == MAX_BLOCKS || capacity(blocks[i]) < capacity(blocks[best])))
       best = i;
-  if (best < ROOM) found = take_out(best);
-  while (!found && count) gone[n++] = take_out(0);
-  pthread_mutex_unlock(&lock);
-  give_back(gone, n);
+  if (best < MAX_BLOCKS) found = remove_block(best);
+  while (!found && count) evicted[n++] = remove_block(0);
+  xt_mutex_unlock(&lock);
+  free_later(evicted, n);
   return found;
 }

@@ -1,16 +1,17 @@
 #include "core/memory/frozen.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
-/* A treap ordered by (start, node address), augmented with the largest end below each node, so that a question
- * costs a walk down one path. The lock is held for such a walk only. */
+#include "core/os/thread.h"
+
+/* A treap ordered by (start, node address). Each node has the largest end of its subtree, so that a lookup walks down a
+ * single path. The lock is held only for one such walk. */
 static xt_frozen *root;
 static atomic_size_t count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static xt_mutex lock = XT_MUTEX_INIT;
 static uint32_t seed = 2463534242u;
 
-static uint32_t next_priority(void) { /* xorshift: the tree needs variety, not secrecy */
+static uint32_t next_priority(void) { /* xorshift; the priorities need not be secret */
   seed ^= seed << 13;
   seed ^= seed >> 17;
   return seed ^= seed << 5;
@@ -26,7 +27,7 @@ static void update(xt_frozen *node) {
   if (node->right && node->right->last > node->last) node->last = node->right->last;
 }
 
-/* Splits tree into what stands before the pivot and the rest. The depth of a treap is logarithmic. */
+/* Splits a tree into the nodes before the pivot and the rest. The recursion is as deep as the treap: logarithmic. */
 static void split(xt_frozen *tree, const xt_frozen *pivot, xt_frozen **left, xt_frozen **right) {
   if (!tree) {
     *left = *right = NULL;
@@ -76,19 +77,19 @@ static xt_frozen *erase(xt_frozen *tree, xt_frozen *node) {
 void xt_frozen_add(xt_frozen *node, const void *data, size_t size) {
   *node = (xt_frozen){.start = (uintptr_t)data, .end = (uintptr_t)data + size};
   if (!size) return;
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   node->priority = next_priority();
   root = insert(root, node);
   atomic_fetch_add(&count, 1);
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
 }
 
 void xt_frozen_remove(xt_frozen *node) {
   if (node->start == node->end) return;
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   root = erase(root, node);
   atomic_fetch_sub(&count, 1);
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   *node = (xt_frozen){0};
 }
 
@@ -96,14 +97,14 @@ bool xt_frozen_overlaps(const void *data, size_t size) {
   uintptr_t start = (uintptr_t)data, end = start + size;
   bool found = false;
   if (!size || !atomic_load(&count)) return false;
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   const xt_frozen *node = root;
   while (node && !found) {
     if (node->start < end && node->end > start) found = true;
     else if (node->left && node->left->last > start)
-      node = node->left; /* if nothing overlaps there, nothing does on the right either */
+      node = node->left; /* if nothing overlaps there, nothing on the right does */
     else node = node->right;
   }
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   return found;
 }

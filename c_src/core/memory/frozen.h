@@ -1,5 +1,6 @@
-/* Memory that immutable Erlang binaries see, by address. Whatever view, operator or raw pointer leads to it, a
- * writer asks here first. Ranges may repeat and overlap: memory is frozen while any range over it is. */
+/* The address ranges that immutable Erlang binaries refer to. Every operation that writes to memory checks here first,
+ * no matter through which view, operator or raw pointer it reached the memory. Ranges may repeat and overlap: memory is
+ * frozen as long as any range covers it. */
 #ifndef XT_MEMORY_FROZEN_H
 #define XT_MEMORY_FROZEN_H
 
@@ -7,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A node of the tree of ranges, embedded in what does the freezing; zeroed means not frozen. */
+/* A node in the tree of ranges, embedded in the object that freezes the memory. A zeroed node freezes nothing. */
 typedef struct xt_frozen {
   struct xt_frozen *left, *right;
   uintptr_t start, end; /* [start, end) */
@@ -15,13 +16,13 @@ typedef struct xt_frozen {
   uint32_t priority;
 } xt_frozen;
 
-/* An empty range freezes nothing. */
+/* Freezes a range. An empty range freezes nothing. */
 void xt_frozen_add(xt_frozen *node, const void *data, size_t size);
 
-/* Accepts a node that was never added. */
+/* Ends the freeze. Accepts a node that was never added. */
 void xt_frozen_remove(xt_frozen *node);
 
-/* Is any byte of the range frozen? */
+/* Returns whether any byte of the range is frozen. */
 bool xt_frozen_overlaps(const void *data, size_t size);
 
 #endif

@@ -1,9 +1,10 @@
 #include "core/memory/lease.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
-/* Leases are few and live long: a list will do. */
+#include "core/os/thread.h"
+
+/* There are few leases and they live long, so a list is fast enough. */
 typedef struct lease {
   struct lease *next;
   const void *address;
@@ -11,25 +12,25 @@ typedef struct lease {
 } lease;
 
 static lease *leases;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static xt_mutex lock = XT_MUTEX_INIT;
 
 bool xt_lease_keep(const void *address, void *object) {
-  lease *one = malloc(sizeof *one);
-  if (!one) return false;
-  pthread_mutex_lock(&lock);
-  *one = (lease){leases, address, object};
-  leases = one;
-  pthread_mutex_unlock(&lock);
+  lease *added = malloc(sizeof *added);
+  if (!added) return false;
+  xt_mutex_lock(&lock);
+  *added = (lease){leases, address, object};
+  leases = added;
+  xt_mutex_unlock(&lock);
   return true;
 }
 
 void *xt_lease_release(const void *address) {
-  pthread_mutex_lock(&lock);
+  xt_mutex_lock(&lock);
   lease **at = &leases;
   while (*at && (*at)->address != address) at = &(*at)->next;
   lease *found = *at;
   if (found) *at = found->next;
-  pthread_mutex_unlock(&lock);
+  xt_mutex_unlock(&lock);
   if (!found) return NULL;
   void *object = found->object;
   free(found);

@@ -1,16 +1,16 @@
 #include "core/memory/memory.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "core/memory/block_cache.h"
+#include "core/os/pages.h"
 
-/* A description stands right before the data: of small memory, which comes from malloc, only its size. */
+/* Every allocation has an xt_block in front of its data. Small ones come from malloc and use only its size. */
 enum {
   ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20 /* from here on memory is a mapping */
+  LARGE = 1 << 20 /* from this size on, an allocation is a mapping of its own */
 };
 
 xt_memory_counters xt_memory_live;
@@ -22,18 +22,16 @@ void xt_memory_set_budget(int64_t bytes) { atomic_store(&budget, bytes); }
 int64_t xt_memory_budget(void) { return atomic_load(&budget); }
 
 xt_refused xt_memory_refused(void) {
-  xt_refused answer = refused;
+  xt_refused reason = refused;
   refused = XT_REFUSED_NOT;
-  return answer;
+  return reason;
 }
 
 int64_t xt_memory_taken(void) {
-  int64_t answer = taken;
+  int64_t bytes = taken;
   taken = 0;
-  return answer;
+  return bytes;
 }
-
-void xt_memory_add_taken(int64_t bytes) { taken += bytes; }
 
 static xt_block *block_of(void *data) { return (xt_block *)((char *)data - XT_BLOCK_ROOM); }
 
@@ -48,10 +46,10 @@ static xt_block *map_block(size_t size) {
   size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
   size_t map_size = size + align + PAGE;
   if (map_size < size) return NULL;
-  char *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map == MAP_FAILED) return NULL;
+  char *map = xt_pages_map(map_size);
+  if (!map) return NULL;
   char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
-  if (align == HUGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
+  if (align == HUGE_PAGE) xt_pages_prefer_huge(data, size);
   xt_block *block = block_of(data);
   *block = (xt_block){.map = map, .map_size = map_size};
   return block;

@@ -2,20 +2,21 @@
 
 #include "core/os/background.h"
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, REST_US = 100 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PAUSE_US = 100 };
 
-/* A write that changes nothing, and that loses no byte which is copied there at the same moment. An ordinary fault,
- * unlike madvise, is short, and holds no lock of the whole address space. */
+/* Touches a page with an atomic OR of 0, which does not change a byte that the reader may store there at the same time.
+ * Unlike madvise, an ordinary page fault is short and holds no lock of the whole address space. */
 static void touch(void *subject, size_t from, size_t to, const atomic_bool *cancelled) {
   uintptr_t data = (uintptr_t)((xt_region *)subject)->data;
   for (uintptr_t at = data + from; at < data + to && !atomic_load_explicit(cancelled, memory_order_relaxed);) {
     __atomic_fetch_or((unsigned char *)at, 0, __ATOMIC_RELAXED);
     at = (at & ~(uintptr_t)(PAGE - 1)) + PAGE;
-    if (at % HUGE_PAGE == 0 && !xt_background_pause(REST_US)) return;
+    if (at % HUGE_PAGE == 0 && !xt_background_pause(PAUSE_US)) return;
   }
 }
 
-static void drop(void *subject) { xt_region_drop_later(subject); } /* freeing in the idle class could take long */
+/* The reaper frees the region: at SCHED_IDLE that could take very long. */
+static void drop(void *subject) { xt_region_drop_later(subject); }
 
 void xt_prefault(xt_region *region, size_t from, size_t to) {
   if (!xt_background_submit((xt_background_job){touch, drop, xt_region_keep(region), from, to})) drop(region);

@@ -4,7 +4,7 @@
 
 #include "core/memory/memory.h"
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, ALIGNMENT = 64 };
 
 static void free_region(xt_reapable *self);
 static void free_owner(xt_region *self) { xt_memory_free(self->owner); }
@@ -22,13 +22,23 @@ xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*releas
 }
 
 xt_region *xt_region_new(size_t size, uint64_t offset) {
-  size_t room, shift = size >= PAGE ? offset % PAGE : offset % 64;
-  if (__builtin_add_overflow(size, shift, &room)) return NULL;
-  char *block = xt_memory_alloc(room);
+  size_t total, shift = size >= PAGE ? offset % PAGE : offset % ALIGNMENT;
+  if (__builtin_add_overflow(size, shift, &total)) return NULL;
+  char *block = xt_memory_alloc(total);
   if (!block) return NULL;
   xt_region *region = xt_region_foreign(block + shift, size, block, free_owner);
   if (!region) xt_memory_free(block);
   return region;
+}
+
+xt_status xt_region_refused(xt_error *error) {
+  if (xt_memory_refused() == XT_REFUSED_BUDGET) {
+    xt_error_set(error, XT_STATUS_limit,
+                 "the native memory budget is exceeded; release tensors or raise `config :extorch, budget:`");
+    error->collect = true;
+    return error->status;
+  }
+  return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
 }
 
 xt_region *xt_region_keep(xt_region *region) {

@@ -1,4 +1,4 @@
-/* Counted bytes that tensors are views of: memory of ours, a mapped file, or memory that somebody else keeps. */
+/* Reference-counted memory that tensors are views of: heap memory, a mapped file, or memory owned by another object. */
 #ifndef XT_MEMORY_REGION_H
 #define XT_MEMORY_REGION_H
 
@@ -6,30 +6,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/error.h"
 #include "core/memory/reaper.h"
 
 typedef struct xt_region {
-  xt_reapable reapable; /* first */
+  xt_reapable reapable; /* must be first */
   atomic_int references;
   uint8_t *data;
   size_t size;
-  void (*release)(struct xt_region *self); /* lets go of `owner`; then the region itself is freed */
+  void (*release)(struct xt_region *self); /* releases `owner`; the region itself is freed afterwards */
   void *owner;
 } xt_region;
 
-/* Uninitialised memory whose address is congruent with `offset` modulo a page: read() is several times faster so. NULL
- * when the budget or the machine has no more (xt_memory_refused). */
+/* Allocates uninitialized memory whose address is congruent to `offset` modulo the page size, which makes read()
+ * several times faster. Returns NULL if the budget is exceeded or the system is out of memory (see xt_region_refused).
+ */
 xt_region *xt_region_new(size_t size, uint64_t offset);
 
-/* Foreign memory; NULL when there is no memory for the region itself. */
+/* Makes a region of memory that `owner` keeps alive. Returns NULL if there is no memory for the region itself. */
 xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self));
+
+/* Fills *error with the reason why xt_region_new returned NULL, and returns its status. */
+xt_status xt_region_refused(xt_error *error);
 
 xt_region *xt_region_keep(xt_region *region);
 
-/* An xt_foreign's `release`: frees here when it was the last. */
+/* Drops a reference. The last drop frees the region on this thread. The parameter is a void pointer so that the
+ * function can be used as a release callback. */
 void xt_region_drop(void *region);
 
-/* The same for schedulers: the reaper frees. */
+/* Same as xt_region_drop, but the reaper frees the region. For code that runs on a normal scheduler. */
 void xt_region_drop_later(xt_region *region);
 
 #endif

@@ -1,4 +1,5 @@
-/* Can this address range be read? Asked of the kernel, so that a wrong pointer is an answer and not a SIGSEGV. */
+/* Checks whether an address range can be read. The kernel does the check, so an invalid pointer gives false instead of
+ * a SIGSEGV. */
 #ifndef XT_OS_ADDRESS_H
 #define XT_OS_ADDRESS_H
 

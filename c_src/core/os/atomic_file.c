@@ -8,100 +8,101 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/os/cpu_yield.h"
+#include "core/os/random.h"
 
 static const char prefix[] = ".extorch-save-";
 enum { MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10 };
 
 static xt_status failed(xt_error *error, const char *what, int code) {
-  const char *hint = code == ENOENT   ? "there is no such folder"
-                     : code == EACCES ? "permission denied"
-                     : code == EROFS  ? "the file system is read-only"
-                     : code == ENOSPC ? "the disk is full"
-                     : code == EDQUOT ? "the disk quota is used up"
-                                      : strerror(code);
+  const char *reason = code == ENOENT   ? "no such directory"
+                       : code == EACCES ? "permission denied"
+                       : code == EROFS  ? "the file system is read-only"
+                       : code == ENOSPC ? "the disk is full"
+                       : code == EDQUOT ? "the disk quota is exceeded"
+                                        : strerror(code);
   xt_status status = code == ENOENT ? XT_STATUS_not_found : code == ENOMEM ? XT_STATUS_no_memory : XT_STATUS_io;
-  return xt_error_set(error, status, "the file could not be %s: %s", what, hint);
+  return xt_error_set(error, status, "the file could not be %s: %s", what, reason);
 }
 
-/* ---- Where it goes ---- */
+/* ---- The target ---- */
 
-/* Follows links by hand: the last may point to what is not there yet. */
+/* Resolves links one by one, since realpath fails if the last one points to a file that does not exist yet. */
 static char *resolve(const char *path) {
   char target[PATH_MAX];
-  char *at = strdup(path);
-  for (int i = 0; at && i < MAX_LINKS; i++) {
-    ssize_t size = readlink(at, target, sizeof target - 1);
-    if (size < 0) return at;
+  char *resolved = strdup(path);
+  for (int i = 0; resolved && i < MAX_LINKS; i++) {
+    ssize_t size = readlink(resolved, target, sizeof target - 1);
+    if (size < 0) return resolved;
     target[size] = 0;
-    char *slash = strrchr(at, '/'), *next = NULL;
+    char *slash = strrchr(resolved, '/'), *next = NULL;
     if (target[0] == '/' || !slash) next = strdup(target);
-    else if (asprintf(&next, "%.*s/%s", (int)(slash - at), at, target) < 0) next = NULL;
-    free(at);
-    at = next;
+    else if (asprintf(&next, "%.*s/%s", (int)(slash - resolved), resolved, target) < 0) next = NULL;
+    free(resolved);
+    resolved = next;
   }
-  free(at);
+  free(resolved);
   errno = ELOOP;
   return NULL;
 }
 
-static xt_status look_at_target(xt_atomic_file *f, xt_error *error) {
-  struct stat now;
-  if (fstatat(f->folder, f->name, &now, 0)) return errno == ENOENT ? XT_STATUS_ok : failed(error, "examined", errno);
-  if (S_ISDIR(now.st_mode)) return xt_error_set(error, XT_STATUS_io, "this is a folder, not a file");
-  if (!S_ISREG(now.st_mode))
-    return xt_error_set(error, XT_STATUS_io, "this is no regular file; write to it as a stream");
-  if (faccessat(f->folder, f->name, W_OK, AT_EACCESS)) return failed(error, "replaced", errno);
+static xt_status inspect_target(xt_atomic_file *f, xt_error *error) {
+  struct stat target;
+  if (fstatat(f->directory, f->name, &target, 0))
+    return errno == ENOENT ? XT_STATUS_ok : failed(error, "inspected", errno);
+  if (S_ISDIR(target.st_mode)) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
+  if (!S_ISREG(target.st_mode))
+    return xt_error_set(error, XT_STATUS_io, "not a regular file; write to it with ExTorch.Streaming");
+  if (faccessat(f->directory, f->name, W_OK, AT_EACCESS)) return failed(error, "replaced", errno);
   f->replaces = true;
-  f->mode = now.st_mode & 07777;
+  f->mode = (uint32_t)target.st_mode & 07777;
   return XT_STATUS_ok;
 }
 
 /* ---- Temporary names ---- */
 
-/* What a save that died left behind: nobody holds its lock. */
-static void sweep(int folder) {
-  int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+/* Removes the temporary files of saves that died: nobody holds a lock on them. */
+static void sweep(int directory) {
+  int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);
   if (!dir) {
     if (fd >= 0) close(fd);
     return;
   }
   for (struct dirent *entry; (entry = readdir(dir));) {
-    const char *rest = entry->d_name + sizeof prefix - 1;
-    if (strncmp(entry->d_name, prefix, sizeof prefix - 1) || strlen(rest) != 24 ||
-        strspn(rest, "0123456789abcdef") != 24)
+    const char *suffix = entry->d_name + sizeof prefix - 1;
+    if (strncmp(entry->d_name, prefix, sizeof prefix - 1) || strlen(suffix) != 24 ||
+        strspn(suffix, "0123456789abcdef") != 24)
       continue;
-    int left = openat(folder, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (left < 0) continue;
-    if (!flock(left, LOCK_EX | LOCK_NB)) unlinkat(folder, entry->d_name, 0);
-    close(left);
+    int stale = openat(directory, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (stale < 0) continue;
+    if (!flock(stale, LOCK_EX | LOCK_NB)) unlinkat(directory, entry->d_name, 0);
+    close(stale);
   }
   closedir(dir);
 }
 
 static void choose_name(xt_atomic_file *f) {
-  uint64_t random[2] = {(uint64_t)getpid(), (uint64_t)(uintptr_t)f};
-  ssize_t got = getrandom(random, sizeof random, GRND_NONBLOCK);
-  (void)got;
+  uint64_t random[2];
+  xt_random_fill(random, sizeof random);
   snprintf(f->temporary, sizeof f->temporary, "%s%016llx%08x", prefix, (unsigned long long)random[0],
            (unsigned)random[1]);
 }
 
-/* Under a name of ours, locked before anybody can sweep it away. */
+/* Creates the file with a temporary name. Another process may sweep it away before it is locked: then it has no link
+ * left, and another name is tried. */
 static bool create_named(xt_atomic_file *f) {
   for (int i = 0; i < TRIES; i++) {
-    struct stat now;
+    struct stat created;
     choose_name(f);
-    f->fd = openat(f->folder, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    f->fd = openat(f->directory, f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0 && errno == EEXIST) continue;
     if (f->fd < 0) return false;
-    if (!flock(f->fd, LOCK_EX | LOCK_NB) && !fstat(f->fd, &now) && now.st_nlink) return f->named = true;
-    unlinkat(f->folder, f->temporary, 0);
+    if (!flock(f->fd, LOCK_EX | LOCK_NB) && !fstat(f->fd, &created) && created.st_nlink) return f->named = true;
+    unlinkat(f->directory, f->temporary, 0);
     close(f->fd);
     f->fd = -1;
   }
@@ -109,64 +110,77 @@ static bool create_named(xt_atomic_file *f) {
   return false;
 }
 
+#ifdef O_TMPFILE
+
+static bool create_unnamed(xt_atomic_file *f) {
+  f->fd = openat(f->directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+  if (f->fd < 0) return false;
+  flock(f->fd, LOCK_EX | LOCK_NB); /* cannot fail: no other process can open a file without a name */
+  return true;
+}
+
+/* Gives the unnamed file a name. On failure returns false and sets errno. */
+static bool link_as(xt_atomic_file *f, const char *name) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd);
+  return !linkat(AT_FDCWD, path, f->directory, name, AT_SYMLINK_FOLLOW);
+}
+
+#else /* all files are named */
+
+static bool create_unnamed(xt_atomic_file *f) { return (void)f, errno = EOPNOTSUPP, false; }
+static bool link_as(xt_atomic_file *f, const char *name) { return (void)f, (void)name, errno = EOPNOTSUPP, false; }
+
+#endif
+
 static bool create(xt_atomic_file *f) {
-  f->fd = openat(f->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-  if (f->fd >= 0) {
-    flock(f->fd, LOCK_EX | LOCK_NB); /* nobody else can have it: it has no name */
-    return true;
-  }
-  bool unknown = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
-  return unknown && create_named(f);
+  if (create_unnamed(f)) return true;
+  bool unsupported = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
+  return unsupported && create_named(f);
 }
 
 xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *error) {
-  *f = (xt_atomic_file){.fd = -1, .folder = -1};
+  *f = (xt_atomic_file){.fd = -1, .directory = -1};
   f->path = resolve(path);
-  if (!f->path) return failed(error, "found", errno);
+  if (!f->path) return failed(error, "resolved", errno);
   char *slash = strrchr(f->path, '/');
   f->name = slash ? slash + 1 : f->path;
-  if (!*f->name) return xt_error_set(error, XT_STATUS_io, "this is a folder, not a file");
-  char *folder = slash ? strndup(f->path, slash == f->path ? 1 : (size_t)(slash - f->path)) : strdup(".");
-  if (!folder) return failed(error, "opened", ENOMEM);
-  f->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (!*f->name) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
+  char *directory = slash ? strndup(f->path, slash == f->path ? 1 : (size_t)(slash - f->path)) : strdup(".");
+  if (!directory) return failed(error, "opened", ENOMEM);
+  f->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int code = errno;
-  free(folder);
-  if (f->folder < 0) return failed(error, "written", code);
-  xt_status status = look_at_target(f, error);
+  free(directory);
+  if (f->directory < 0) return failed(error, "written", code);
+  xt_status status = inspect_target(f, error);
   if (status != XT_STATUS_ok) return status;
-  sweep(f->folder);
+  sweep(f->directory);
   if (!create(f)) return failed(error, "written", errno);
-  if (f->replaces) fchmod(f->fd, f->mode);
+  if (f->replaces) fchmod(f->fd, (mode_t)f->mode);
   return XT_STATUS_ok;
 }
 
-/* ---- Bytes ---- */
+/* ---- Writing ---- */
 
 xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size, xt_error *error) {
-  const char *at = data;
+  const char *from = data;
   while (size) {
-    ssize_t wrote = pwrite(f->fd, at, size < CHUNK ? size : CHUNK, f->at);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0 && errno == EFAULT)
+    ssize_t written = pwrite(f->fd, from, size < CHUNK ? size : CHUNK, (off_t)f->offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EFAULT)
       return xt_error_set(error, XT_STATUS_file_changed,
-                          "a tensor's mapped file was truncated while it was being saved; the old file is as it was");
-    if (wrote < 0) return failed(error, "written", errno);
-    at += wrote, size -= (size_t)wrote, f->at += wrote;
+                          "the file that a tensor is mapped from was truncated during the save; the target file is "
+                          "unchanged");
+    if (written < 0) return failed(error, "written", errno);
+    from += written, size -= (size_t)written, f->offset += (uint64_t)written;
     xt_cpu_yield();
   }
   return XT_STATUS_ok;
 }
 
-/* ---- The end ---- */
+/* ---- Commit and close ---- */
 
-/* Gives an unnamed file a name; false with errno. */
-static bool link_as(xt_atomic_file *f, const char *name) {
-  char self[32];
-  snprintf(self, sizeof self, "/proc/self/fd/%d", f->fd);
-  return !linkat(AT_FDCWD, self, f->folder, name, AT_SYMLINK_FOLLOW);
-}
-
-static bool show(xt_atomic_file *f) {
+static bool publish(xt_atomic_file *f) {
   if (!f->named) {
     if (!f->replaces && link_as(f, f->name)) return true;
     for (int i = 0; i < TRIES && !f->named; i++) {
@@ -175,25 +189,33 @@ static bool show(xt_atomic_file *f) {
       if (!f->named && errno != EEXIST) return false;
     }
   }
-  if (!f->named || renameat(f->folder, f->temporary, f->folder, f->name)) return false;
+  if (!f->named || renameat(f->directory, f->temporary, f->directory, f->name)) return false;
   f->named = false;
   return true;
 }
 
+/* On macOS fsync does not flush the cache of the disk. F_FULLFSYNC does, but not every file system has it. */
+static bool sync_to_disk(int fd) {
+#ifdef F_FULLFSYNC
+  if (fcntl(fd, F_FULLFSYNC) != -1) return true;
+#endif
+  return !fsync(fd);
+}
+
 xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
-  if (sync && fsync(f->fd)) return failed(error, "written to the disk", errno);
-  if (!show(f)) return failed(error, "put in its place", errno);
-  if (sync && fsync(f->folder) && errno != EINVAL)
+  if (sync && !sync_to_disk(f->fd)) return failed(error, "synced to disk", errno);
+  if (!publish(f)) return failed(error, "moved into place", errno);
+  if (sync && !sync_to_disk(f->directory) && errno != EINVAL)
     return xt_error_set(error, XT_STATUS_io,
-                        "the new file is whole and in its place, but its folder could not be written to the disk: %s",
+                        "the file was saved completely, but its directory could not be synced to disk: %s",
                         strerror(errno));
   return XT_STATUS_ok;
 }
 
 void xt_atomic_file_close(xt_atomic_file *f) {
-  if (f->named) unlinkat(f->folder, f->temporary, 0);
+  if (f->named) unlinkat(f->directory, f->temporary, 0);
   if (f->fd >= 0) close(f->fd);
-  if (f->folder >= 0) close(f->folder);
+  if (f->directory >= 0) close(f->directory);
   free(f->path);
-  *f = (xt_atomic_file){.fd = -1, .folder = -1};
+  *f = (xt_atomic_file){.fd = -1, .directory = -1};
 }

@@ -1,34 +1,35 @@
-/* A file that appears whole or not at all.
+/* A file that becomes visible only when it is complete.
  *
- * It is written without a name where the file system can do that (O_TMPFILE), else under a recognisable one in the same
- * folder; synced; and only then put in the place of the old file. A process that dies leaves nothing, or a file of ours
- * that nobody holds a lock on: the next save into the folder removes it. */
+ * The data is written to an unnamed file where the file system supports it (O_TMPFILE), otherwise to a file with a
+ * recognizable temporary name in the same directory. It is synced and then replaces the old file with one rename. A
+ * process that dies leaves nothing behind, or a temporary file that nobody holds a lock on; the next save into the same
+ * directory removes it. */
 #ifndef XT_OS_ATOMIC_FILE_H
 #define XT_OS_ATOMIC_FILE_H
 
 #include <stddef.h>
-#include <sys/types.h>
+#include <stdint.h>
 
 #include "core/base/error.h"
 
 typedef struct {
-  int fd, folder;
-  off_t at;
-  char *path; /* of the file itself: links are resolved */
-  char *name; /* its last part */
+  int fd, directory; /* -1 if not open */
+  uint64_t offset;   /* where the next write goes */
+  char *path;        /* of the target, with links resolved */
+  char *name;        /* last component of path */
   char temporary[48];
-  bool named; /* the temporary name exists */
-  bool replaces;
-  mode_t mode; /* of the file it replaces */
+  bool named;    /* a file with the temporary name exists */
+  bool replaces; /* the target exists */
+  uint32_t mode; /* permissions of the target, if it exists */
 } xt_atomic_file;
 
 xt_status xt_atomic_file_open(xt_atomic_file *file, const char *path, xt_error *error);
 xt_status xt_atomic_file_write(xt_atomic_file *file, const void *data, size_t size, xt_error *error);
 
-/* Makes it durable, unless sync is false, and visible. */
+/* Syncs the file to disk, if `sync` is set, and makes it visible under its name. */
 xt_status xt_atomic_file_commit(xt_atomic_file *file, bool sync, xt_error *error);
 
-/* Closes; what was not committed is gone. Once is enough, twice does no harm. */
+/* Closes the file and discards its data unless it was committed. May be called more than once. */
 void xt_atomic_file_close(xt_atomic_file *file);
 
 #endif

@@ -1,7 +1,8 @@
-/* A thread for what is better done ahead: somebody does it anyway when it comes to it, and never waits for it.
+/* A thread for optional work done ahead of time. Callers do the work themselves if the thread has not done it yet, and
+ * never wait for it.
  *
- * There is one for the process. It runs only when nobody else wants the core, so it may stand still anywhere, for as
- * long as others are busy. */
+ * There is one such thread per process. It runs at SCHED_IDLE, so it may be suspended at any point for as long as other
+ * threads are busy. */
 #ifndef XT_OS_BACKGROUND_H
 #define XT_OS_BACKGROUND_H
 
@@ -9,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* `run` works on these bytes of the subject until it is done or `forgotten`, and pauses between its pieces; `drop` lets
- * the subject go. */
+/* `run` works on bytes [from, to) of the subject until it is done or `cancelled` is set, and calls xt_background_pause
+ * between two pieces. `drop` releases the subject. */
 typedef struct {
   void (*run)(void *subject, size_t from, size_t to, const atomic_bool *cancelled);
   void (*drop)(void *subject);
@@ -18,20 +19,22 @@ typedef struct {
   size_t from, to;
 } xt_background_job;
 
-/* False when there is much to do already, or no thread: then the subject is still the caller's to drop. */
+/* Queues a job. Returns false if the queue is full or there is no thread; the caller then has to drop the subject. */
 bool xt_background_submit(xt_background_job job);
 
-/* Nobody needs it any more: its jobs are dropped at once, except one in the middle of a piece, which ends with that. */
+/* Cancels all jobs of the subject. Jobs are dropped at once, except one that is running: it ends after its current
+ * piece. */
 void xt_background_cancel(const void *subject);
 
-/* Waits until the thread holds nothing that was forgotten, at most so long. */
+/* Waits until the thread runs no cancelled job, but not longer than the timeout. */
 void xt_background_settle(int timeout_ms);
 
-/* For `run`: lets others have the core, and rests for less than a second where that is not 0. False: the job was
- * forgotten meanwhile and its subject is gone.
+/* Called by `run`: sleeps for the given time, which must be less than a second, or only yields the CPU if it is 0.
+ * Returns false if the job was cancelled in the meantime; its subject has then been dropped.
  *
- * Without it a scheduler of the VM that looked for work and gave up its core would get it back only at the kernel's
- * next tick. And with all cores busy everybody's timers come late, on virtual machines most of all: hence the rests. */
+ * Without the yield, a scheduler of the VM that calls sched_yield while looking for work would get its CPU back only at
+ * the kernel's next tick. The sleeps are needed because timers of all processes fire late when all CPUs are busy,
+ * especially on virtual machines. */
 bool xt_background_pause(int microseconds);
 
 #endif

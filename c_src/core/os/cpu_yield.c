@@ -1,53 +1,60 @@
 #include "core/os/cpu_yield.h"
 
+#include "core/os/thread.h"
+
+#ifdef __linux__
+
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
+
+#include "core/os/clock.h"
 
 enum {
-  NOBODY_NS = 3000,  /* giving up the core takes less than this when nobody wants it */
-  STAY_NS = 1000000, /* between two moves: each costs the caches */
-  SHARE = 4, /* others get at most one part in so many of a thread's time this way: its jobs have to end as well */
-  BURST_NS = 5000000, /* except so much at once: after one long guest of the core the next is as welcome */
-  FEW_CORES = 8       /* with more of them the kernel finds a free one by itself, and knows which one is near */
+  UNCONTENDED_NS = 3000,      /* sched_yield takes less than this if no other thread is waiting for the CPU */
+  MOVE_INTERVAL_NS = 1000000, /* minimum time between two moves: each one loses the contents of the caches */
+  SHARE = 4,                  /* other threads get at most one in SHARE parts of this thread's time by its yielding */
+  BURST_NS = 5000000,         /* plus this much at once, so that the thread goes on yielding after one long wait */
+  MAX_CPUS = 8                /* with more CPUs the kernel finds an idle one by itself, and knows which one is near */
 };
 
-static _Thread_local uint64_t even;      /* then others had no more than their share */
-static _Thread_local uint64_t next_move; /* not before then */
+static _Thread_local int64_t balanced_at; /* the time at which others have had no more than their share */
+static _Thread_local int64_t next_move;   /* the earliest time of the next move */
 
-static uint64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-/* A thread without a mask of its own may have all that the machine has, also what it gets later. */
-static void allow(const cpu_set_t *allowed) {
-  cpu_set_t all, seen;
+/* Restores the affinity mask. If the thread was allowed on all CPUs it must also be allowed on CPUs that are added
+ * later, so a mask of all CPUs is tried first. */
+static void restore_affinity(const cpu_set_t *allowed) {
+  cpu_set_t all, actual;
   memset(&all, 0xff, sizeof all);
-  if (sched_setaffinity(0, sizeof all, &all) || sched_getaffinity(0, sizeof seen, &seen) || !CPU_EQUAL(&seen, allowed))
+  if (sched_setaffinity(0, sizeof all, &all) || sched_getaffinity(0, sizeof actual, &actual) ||
+      !CPU_EQUAL(&actual, allowed))
     sched_setaffinity(0, sizeof *allowed, allowed);
 }
 
-/* To another core that the thread may run on; it may run where it could before. */
-static void move(void) {
+/* Moves the thread to another CPU that it is allowed to run on. The affinity mask is the same afterwards. */
+static void change_cpu(void) {
   cpu_set_t allowed, others;
-  int core = sched_getcpu();
-  if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) > FEW_CORES) return;
+  int cpu = sched_getcpu();
+  if (cpu < 0 || sched_getaffinity(0, sizeof allowed, &allowed) || CPU_COUNT(&allowed) > MAX_CPUS) return;
   others = allowed;
-  CPU_CLR((unsigned)core, &others);
-  if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) allow(&allowed);
+  CPU_CLR((unsigned)cpu, &others);
+  if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others)) restore_affinity(&allowed);
 }
 
 void xt_cpu_yield(void) {
-  uint64_t before = now();
-  if (even > before + SHARE * (uint64_t)BURST_NS) return;
-  sched_yield();
-  uint64_t after = now();
-  if (after - before < NOBODY_NS) return;
-  even = (even > before ? even : before) + SHARE * (after - before);
+  int64_t before = xt_clock_ns();
+  if (balanced_at > before + SHARE * (int64_t)BURST_NS) return;
+  xt_thread_yield();
+  int64_t after = xt_clock_ns();
+  if (after - before < UNCONTENDED_NS) return;
+  balanced_at = (balanced_at > before ? balanced_at : before) + SHARE * (after - before);
   if (after < next_move) return;
-  move();
-  next_move = after + STAY_NS;
+  change_cpu();
+  next_move = after + MOVE_INTERVAL_NS;
 }
+
+#else /* other systems do not let a thread choose its CPU */
+
+void xt_cpu_yield(void) { xt_thread_yield(); }
+
+#endif

@@ -1,9 +1,8 @@
-/* Between two pieces of a long job: whoever waits for this core goes first.
+/* Called between two pieces of a long job: yields the CPU to other threads.
  *
- * The VM's schedulers look for work by giving up their core a hundred times before they sleep. On the core of a job
- * that never does the same, each of these times costs them a tick of the kernel, and every process of the VM stands
- * still for tens of milliseconds, even with other cores free. So the job gives up the core as well, and looks for
- * another one when somebody took it. */
+ * The VM's schedulers call sched_yield a hundred times before they sleep. If they share a CPU with a thread that never
+ * yields, each of these calls costs them a scheduler tick, and every process of the VM stalls for tens of milliseconds,
+ * even if other CPUs are idle. So long jobs yield too, and move to another CPU if theirs is in demand. */
 #ifndef XT_OS_CPU_YIELD_H
 #define XT_OS_CPU_YIELD_H
 

@@ -1,18 +1,20 @@
-/* Calls that are inside LibTorch. When the process ends, its static destructors must not run beside them. */
+/* Counts the calls that are inside LibTorch, so that LibTorch's static destructors do not run at the same time when the
+ * process exits. */
 #ifndef XT_OS_EXIT_GUARD_H
 #define XT_OS_EXIT_GUARD_H
 
 #include <stdbool.h>
 
-/* False when the process is stopping: the call must not begin. Every true is paired with one leave. */
+/* Returns false if the process is exiting; the call must not begin then. Every true needs one xt_exit_guard_leave. */
 bool xt_exit_guard_enter(void);
 void xt_exit_guard_leave(void);
 
-/* Has the end begun? Whoever waits inside for somebody else gives up then. */
+/* Returns whether the process is exiting. A call that waits for another thread must give up then. */
 bool xt_exit_guard_stopping(void);
 
-/* Registers the exit handler, once, after LibTorch is loaded so that it runs before LibTorch's own: it refuses new
- * calls, waits two seconds for those inside, and if some still are, ends the process at once. */
+/* Registers the exit handler, once. Must be called after LibTorch is loaded, so that the handler runs before LibTorch's
+ * own. The handler rejects new calls and waits up to two seconds for those that are inside. If some still are, it ends
+ * the process at once. */
 void xt_exit_guard_install(void);
 
 #endif

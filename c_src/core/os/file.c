@@ -3,49 +3,61 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+enum { MAX_READ = 1 << 30 }; /* macOS refuses to read 2 GiB or more at once */
+
 static xt_status failed(xt_error *error, const char *what, int code) {
-  const char *hint = code == ENOENT ? ": there is no such file" : code == EACCES ? ": permission denied" : "";
+  const char *reason = code == ENOENT ? "no such file" : code == EACCES ? "permission denied" : strerror(code);
   xt_status status = code == ENOENT ? XT_STATUS_not_found : XT_STATUS_io;
-  return xt_error_set(error, status, "the file could not be %s%s%s", what, *hint ? hint : ": ",
-                      *hint ? "" : strerror(code));
+  return xt_error_set(error, status, "the file could not be %s: %s", what, reason);
+}
+
+/* Returns the time of the last change in nanoseconds. It is only compared, so it may wrap around. */
+static uint64_t modified(const struct stat *status) {
+#ifdef __APPLE__
+  const struct timespec *time = &status->st_mtimespec;
+#else
+  const struct timespec *time = &status->st_mtim;
+#endif
+  return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
 }
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error) {
-  file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
+  struct stat status;
+  file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not block */
   if (file->fd < 0) return failed(error, "opened", errno);
-  if (fstat(file->fd, &file->was)) return failed(error, "examined", errno);
-  if (S_ISDIR(file->was.st_mode)) return xt_error_set(error, XT_STATUS_io, "this is a folder, not a file");
-  if (!S_ISREG(file->was.st_mode))
-    return xt_error_set(error, XT_STATUS_io, "this is no regular file; read it as a stream");
-  file->size = (uint64_t)file->was.st_size;
+  if (fstat(file->fd, &status)) return failed(error, "inspected", errno);
+  if (S_ISDIR(status.st_mode)) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
+  if (!S_ISREG(status.st_mode))
+    return xt_error_set(error, XT_STATUS_io, "not a regular file; read it with ExTorch.Streaming");
+  file->size = (uint64_t)status.st_size;
+  file->modified = modified(&status);
   return XT_STATUS_ok;
 }
 
 xt_status xt_file_check(const xt_file *file, xt_error *error) {
-  struct stat now;
-  if (fstat(file->fd, &now)) return failed(error, "examined", errno);
-  const struct stat *was = &file->was;
-  if (now.st_size != was->st_size || now.st_mtim.tv_sec != was->st_mtim.tv_sec ||
-      now.st_mtim.tv_nsec != was->st_mtim.tv_nsec)
+  struct stat status;
+  if (fstat(file->fd, &status)) return failed(error, "inspected", errno);
+  if ((uint64_t)status.st_size != file->size || modified(&status) != file->modified)
     return xt_error_set(error, XT_STATUS_file_changed,
-                        "the file changed after it was opened (%lld bytes then, %lld now); open it again",
-                        (long long)was->st_size, (long long)now.st_size);
+                        "the file has changed since it was opened (%llu bytes then, %llu now); open it again",
+                        (unsigned long long)file->size, (unsigned long long)status.st_size);
   return XT_STATUS_ok;
 }
 
 xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t size, xt_error *error) {
   char *at = to;
   while (size) {
-    ssize_t got = pread(file->fd, at, size, (off_t)offset);
+    ssize_t got = pread(file->fd, at, size < MAX_READ ? size : MAX_READ, (off_t)offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed(error, "read", errno);
     if (got == 0) {
       xt_status status = xt_file_check(file, error);
       return status != XT_STATUS_ok
                  ? status
-                 : xt_error_at(error, XT_STATUS_truncated, (int64_t)offset, "the file ends too early");
+                 : xt_error_at(error, XT_STATUS_truncated, (int64_t)offset, "unexpected end of file");
     }
     at += got, size -= (size_t)got, offset += (uint64_t)got;
   }

@@ -1,23 +1,22 @@
-/* A local file, read by pread: interrupted and short reads are gone on with, and a file that is not what it was when it
- * was opened is an error. */
+/* A local file, read with pread. Interrupted and short reads are continued. A file that has changed since it was opened
+ * is an error. */
 #ifndef XT_OS_FILE_H
 #define XT_OS_FILE_H
 
 #include <stddef.h>
-#include <sys/stat.h>
+#include <stdint.h>
 
 #include "core/base/error.h"
 
 typedef struct {
-  int fd; /* -1: none */
-  uint64_t size;
-  struct stat was;
+  int fd;                  /* -1 if not open */
+  uint64_t size, modified; /* when it was opened: bytes, and time of the last change */
 } xt_file;
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);
 xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t size, xt_error *error);
 
-/* Is it still the file that was opened? */
+/* Checks that the file has not changed since it was opened. */
 xt_status xt_file_check(const xt_file *file, xt_error *error);
 
 void xt_file_close(xt_file *file);

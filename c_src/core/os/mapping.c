@@ -1,17 +1,17 @@
 #include "core/os/mapping.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/memory/memory.h"
+#include "core/os/thread.h"
 
 enum { MAPS = 1024 };
 
-/* A slot is taken by swinging `start` from 0; the handler reads without a lock. */
+/* A slot is free if `start` is 0, and is claimed by a compare and exchange of it. The handler takes no lock. */
 static struct {
   atomic_uintptr_t start, end;
   atomic_bool poisoned;
@@ -20,29 +20,38 @@ static atomic_int poisoned_count;
 static struct sigaction previous;
 static uintptr_t page_size;
 
-static void pass_on(int signal, siginfo_t *info, void *context) {
+static void call_previous(int signal, siginfo_t *info, void *context) {
   if (previous.sa_flags & SA_SIGINFO) previous.sa_sigaction(signal, info, context);
   else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) previous.sa_handler(signal);
   else {
-    sigaction(signal, &previous, NULL); /* the fault comes again and ends the process as it would have */
+    sigaction(signal, &previous, NULL); /* the access is repeated and now has the default effect */
   }
 }
 
+/* macOS on ARM reports BUS_ADRALN for every SIGBUS. */
+static bool is_missing_page(const siginfo_t *info) {
+#ifdef __APPLE__
+  return info->si_code == BUS_ADRERR || info->si_code == BUS_ADRALN;
+#else
+  return info->si_code == BUS_ADRERR;
+#endif
+}
+
 static void on_sigbus(int signal, siginfo_t *info, void *context) {
-  uintptr_t at = (uintptr_t)info->si_addr;
-  int code = errno;
-  for (int i = 0; i < MAPS && info->si_code == BUS_ADRERR; i++) {
+  uintptr_t address = (uintptr_t)info->si_addr;
+  int saved_errno = errno;
+  for (int i = 0; i < MAPS && is_missing_page(info); i++) {
     uintptr_t start = atomic_load(&maps[i].start), end = atomic_load(&maps[i].end);
-    if (!start || at < start || at >= end) continue;
-    uintptr_t page = at & ~(page_size - 1);
+    if (!start || address < start || address >= end) continue;
+    uintptr_t page = address & ~(page_size - 1);
     void *zeros =
         mmap((void *)page, end - page, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED) break;
     if (!atomic_exchange(&maps[i].poisoned, true)) atomic_fetch_add(&poisoned_count, 1);
-    errno = code;
+    errno = saved_errno;
     return;
   }
-  pass_on(signal, info, context);
+  call_previous(signal, info, context);
 }
 
 static void install(void) {
@@ -52,7 +61,7 @@ static void install(void) {
   sigaction(SIGBUS, &action, &previous);
 }
 
-static void leave_table(uintptr_t start) {
+static void remove_mapping(uintptr_t start) {
   for (int i = 0; i < MAPS; i++)
     if (atomic_load(&maps[i].start) == start) {
       if (atomic_exchange(&maps[i].poisoned, false)) atomic_fetch_sub(&poisoned_count, 1);
@@ -62,14 +71,14 @@ static void leave_table(uintptr_t start) {
     }
 }
 
-/* Out of the table first: the address may be another map's as soon as it is free. */
+/* Removes the table entry first: another mapping may get the address as soon as it is free. */
 static void unmap(xt_region *self) {
-  leave_table((uintptr_t)self->data);
+  remove_mapping((uintptr_t)self->data);
   munmap(self->data, self->size);
   atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)self->size);
 }
 
-static bool enter_table(void *data, size_t size) {
+static bool add_mapping(void *data, size_t size) {
   for (int i = 0; i < MAPS; i++) {
     uintptr_t free_slot = 0;
     if (!atomic_compare_exchange_strong(&maps[i].start, &free_slot, (uintptr_t)data)) continue;
@@ -80,16 +89,19 @@ static bool enter_table(void *data, size_t size) {
 }
 
 xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, install);
+  static xt_once once = XT_ONCE_INIT;
+  xt_once_run(&once, install);
   void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
-  if (data == MAP_FAILED) return xt_error_set(error, XT_STATUS_io, "the file could not be mapped: %s", strerror(errno));
-  bool entered = enter_table(data, file->size);
-  xt_region *region = entered ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
+  if (data == MAP_FAILED)
+    return xt_error_set(error, XT_STATUS_io, "the file could not be memory-mapped: %s", strerror(errno));
+  bool added = add_mapping(data, file->size);
+  xt_region *region = added ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
   if (!region) {
-    if (entered) leave_table((uintptr_t)data);
+    if (added) remove_mapping((uintptr_t)data);
     munmap(data, file->size);
-    return xt_error_set(error, XT_STATUS_limit, "more than %d files are mapped at once", MAPS);
+    return xt_error_set(error, XT_STATUS_limit,
+                        "too many memory-mapped files (the limit is %d); close some, or load without `mmap: true`",
+                        MAPS);
   }
   atomic_fetch_add(&xt_memory_live.mapped, (int64_t)file->size);
   *out = region;

@@ -1,9 +1,9 @@
-/* Mapped files that survive being truncated.
+/* Memory-mapped files that survive truncation.
  *
- * Touching a page that its file no longer has raises SIGBUS, which ends the VM. So our maps are in a table that a
- * signal handler looks through: it puts zeros in the place of the missing pages and marks the map as poisoned. Whoever
- * used the memory asks afterwards and reports `:file_changed`. Signals from elsewhere go to the handler that was there
- * before.
+ * An access to a page that the file no longer has raises SIGBUS, which would end the VM. So our mappings are listed in
+ * a table that a signal handler reads: it replaces the missing pages with zeros and marks the mapping as poisoned.
+ * Callers check this after they have used the memory and report `:file_changed`. Other SIGBUS signals go to the handler
+ * that was installed before.
  */
 #ifndef XT_OS_MAPPING_H
 #define XT_OS_MAPPING_H
@@ -11,10 +11,10 @@
 #include "core/memory/region.h"
 #include "core/os/file.h"
 
-/* The whole file, private: writes do not reach it. */
+/* Maps the whole file privately: writes to the memory do not change the file. */
 xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error);
 
-/* Is the memory part of a map whose file lost pages under it? */
+/* Returns whether the memory belongs to a mapping whose file was truncated. */
 bool xt_mapping_poisoned(const void *data, size_t size);
 
 #endif

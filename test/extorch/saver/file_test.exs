@@ -14,12 +14,12 @@ defmodule ExTorch.SaveFileTest do
     assert {:error, %Error{reason: :not_found, message: message}} =
              ExTorch.save(1, Path.join(dir, "no/such/x.pt"))
 
-    assert message =~ "no such folder"
+    assert message =~ "no such directory"
     assert {:error, %Error{reason: :io, message: message}} = ExTorch.save(1, dir)
-    assert message =~ "folder"
+    assert message =~ "directory"
     assert {:error, %Error{reason: :io}} = ExTorch.save(1, dir <> "/")
     assert {:error, %Error{reason: :io, message: message}} = ExTorch.save(1, "/dev/full")
-    assert message =~ "no regular file"
+    assert message =~ "not a regular file"
     assert {:error, %Error{reason: reason}} = ExTorch.save(1, "/proc/extorch.pt")
     assert reason in [:io, :not_found]
     File.write!(path, "x")
@@ -176,8 +176,8 @@ defmodule ExTorch.SaveFileTest do
       for {fault, words} <- [
             {"pwrite64:error=EIO:when=3", "could not be written"},
             {"pwrite64:error=ENOSPC:when=5", "disk is full"},
-            {"fsync:error=EIO:when=1", "written to the disk"},
-            {"renameat:error=EIO", "put in its place"}
+            {"fsync:error=EIO:when=1", "synced to disk"},
+            {"renameat:error=EIO", "moved into place"}
           ] do
         call = fault |> String.split(":") |> hd()
         wrap = ~w(strace -f -qq -o /dev/null -e trace=#{call} -e inject=#{fault})
