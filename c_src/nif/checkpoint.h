@@ -50,7 +50,7 @@ ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle);
 
 /* Creates a checkpoint that a push parser fills. The resource is kept and entered: the caller must call
  * xt_checkpoint_leave and release the resource. */
-xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *term,
+xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
                                  xt_error *error);
 
 /* Returns a reader of the records. It stops when the calling process dies. */

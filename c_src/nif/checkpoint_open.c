@@ -77,10 +77,10 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
   return make_opened(env, handle, run_open(handle, &reader, &error), &error);
 }
 
-xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
+xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
                                  xt_error *error) {
   xt_checkpoint_options opts;
-  if (!xt_get_checkpoint_options(env, term, &opts)) return XT_STATUS_bad_argument;
+  if (!xt_get_checkpoint_options(env, options, &opts)) return XT_STATUS_bad_argument;
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
   if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "%s", no_memory);
   xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify, error);
