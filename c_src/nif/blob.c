@@ -140,7 +140,7 @@ static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *e
     return invalid(error, "shape and strides exceed the address space");
   if (!memory->data) return invalid(error, "ptr is null");
   if (memory->device.type != XT_DEVICE_CPU) return XT_STATUS_ok;
-  if (!xt_record_reader_aligned(memory->data, memory->dtype))
+  if (!xt_dtype_aligned(memory->data, memory->dtype))
     return xt_error_set(error, XT_STATUS_bad_argument, "ptr is not aligned for %s", dtype->name);
   if (probe && !xt_address_readable(memory->data, bytes))
     return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not readable memory of this process",

@@ -90,8 +90,8 @@ static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor
                          : "aten::sparse_compressed_tensor.comp_plain_value_size",
                      args, n + 1, &layout, !coo};
   if (status == XT_STATUS_ok) status = call_op(&check, &arena, out, error);
-  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt;
   if (status == XT_STATUS_ok) status = call_op(&make, &arena, out, error);
+  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt; /* the parts come from the file */
   xt_arena_free(&arena);
   return status;
 }

@@ -85,7 +85,7 @@ ERL_NIF_TERM xt_nif_tensor_from_binary(ErlNifEnv *env, int argc, const ERL_NIF_T
     return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while pinning the binary");
   }
   enif_inspect_binary(pin->env, copy, &binary);
-  bool aligned = xt_record_reader_aligned(binary.data, memory.dtype);
+  bool aligned = xt_dtype_aligned(binary.data, memory.dtype);
   if (!aligned && binary.size > BRIEF_BYTES && on_normal_scheduler()) {
     xt_pin_release(pin);
     return enif_schedule_nif(env, "tensor_from_binary", XT_DIRTY_CPU, xt_nif_tensor_from_binary, argc, argv);

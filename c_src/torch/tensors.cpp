@@ -104,6 +104,8 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
     auto type = scalar_type(memory->dtype);
     auto device = to_torch_device(memory->device);
     auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+    if (device.is_cpu() && !xt_dtype_aligned(memory->data, memory->dtype))
+      fail(XT_STATUS_bad_argument, std::string("the memory is not aligned for ") + xt_dtype_get(memory->dtype)->name);
     size_t last = 0;
     bool empty = false;
     for (int d = 0; d < memory->ndim; d++) {

@@ -13,9 +13,9 @@ defmodule ExTorch.Memory do
     * A *budget*: a call that would exceed it runs a garbage collection of its process, waits until the memory is freed
       and tries again. If that does not help, the call fails with `:limit`.
 
-  Memory is freed by a separate thread, never on a scheduler. Use `ExTorch.Tensor.release/1` to free it immediately. Up
-  to 32 MiB of recently freed memory is kept for about a second, to be reused for the next tensor of the same size. It
-  is not counted.
+  Memory is freed by a separate thread, never on a scheduler. `ExTorch.Tensor.release/1` gives it back without waiting for
+  a garbage collection. Up to 32 MiB of recently freed memory is kept for about a second, to be reused for the next tensor
+  of the same size. It is not counted.
   """
 
   alias ExTorch.{Config, Error, Native}

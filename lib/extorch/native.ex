@@ -178,7 +178,7 @@ defmodule ExTorch.Native do
 
   @spec batch_load_step(reference(), non_neg_integer()) ::
           result({:more, non_neg_integer()} | {:done, list()})
-  def batch_load_step(_loading, _bytes), do: :erlang.nif_error(:not_loaded)
+  def batch_load_step(_batch, _bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_read_record(
           checkpoint(),
@@ -212,14 +212,14 @@ defmodule ExTorch.Native do
   def loader_new(_options, _spool_bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_claim(stream(), non_neg_integer()) :: result(:ok)
-  def loader_claim(_stream, _number), do: :erlang.nif_error(:not_loaded)
+  def loader_claim(_loader, _number), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_release(stream(), boolean()) :: non_neg_integer()
-  def loader_release(_stream, _over), do: :erlang.nif_error(:not_loaded)
+  def loader_release(_loader, _over), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_select(stream(), [non_neg_integer()] | :all) ::
           result({non_neg_integer(), non_neg_integer()})
-  def loader_select(_stream, _indices), do: :erlang.nif_error(:not_loaded)
+  def loader_select(_loader, _indices), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_feed(stream(), binary()) ::
           result(
@@ -227,10 +227,10 @@ defmodule ExTorch.Native do
             | {:again | :more, non_neg_integer(), non_neg_integer(), ready()}
             | {:done, non_neg_integer(), ready()}
           )
-  def loader_feed(_stream, _binary), do: :erlang.nif_error(:not_loaded)
+  def loader_feed(_loader, _binary), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_ended(stream()) :: {:error, ExTorch.Error.t()}
-  def loader_ended(_stream), do: :erlang.nif_error(:not_loaded)
+  def loader_ended(_loader), do: :erlang.nif_error(:not_loaded)
 
   # ---- JSON ----
 
@@ -244,14 +244,14 @@ defmodule ExTorch.Native do
   def saver_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_open(reference(), binary(), boolean()) :: result(:ok)
-  def saver_open(_saving, _path, _fsync), do: :erlang.nif_error(:not_loaded)
+  def saver_open(_saver, _path, _fsync), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
-  def saver_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  def saver_step(_saver, _bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_next(reference(), pos_integer()) ::
           result({:more | :done, non_neg_integer(), iodata()})
-  def saver_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  def saver_next(_saver, _bytes), do: :erlang.nif_error(:not_loaded)
 
   # ---- Atomic files ----
 
@@ -259,10 +259,10 @@ defmodule ExTorch.Native do
   def atomic_file_open(_path), do: :erlang.nif_error(:not_loaded)
 
   @spec atomic_file_write(reference(), binary()) :: result(:ok)
-  def atomic_file_write(_outfile, _data), do: :erlang.nif_error(:not_loaded)
+  def atomic_file_write(_file, _data), do: :erlang.nif_error(:not_loaded)
 
   @spec atomic_file_close(reference(), boolean()) :: result(:ok)
-  def atomic_file_close(_outfile, _commit), do: :erlang.nif_error(:not_loaded)
+  def atomic_file_close(_file, _commit), do: :erlang.nif_error(:not_loaded)
 
   # ---- LibTorch's own archives ----
 
