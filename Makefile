@@ -2,7 +2,7 @@
 #
 #   make            priv/extorch.so and priv/extorch_torch.so
 #   make demo       a short tour                 make test     the tests
-#   make check      formatting, layers, warnings and sanitizers: what CI runs in addition to the tests
+#   make check      formatting, layers, warnings, static analysis, Dialyzer, sanitizers, a short fuzz run
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
 #   make bench      every script of bench/       make fuzz     the readers under libFuzzer, a minute each
@@ -30,6 +30,8 @@ SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=un
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 OPT := -O2 -fPIC -fvisibility=hidden -pthread
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Ic_src $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
+# core reads untrusted numbers: no implicit conversion, no cast that drops const.
+CORE_WARN := -Wshadow -Wconversion -Wcast-qual
 ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
   -DXT_TORCH_VERSION=$(TORCH_NUMBER) '-DTORCH_VERSION_TEXT="$(TORCH_VERSION)"' $(TORCH_INCLUDES) $(CXXFLAGS)
 
@@ -92,7 +94,7 @@ $(PRIV)/extorch_torch.so: $(SHIM_OBJECTS) $(PRIV)/.variant
 $(BUILD)/%.o: c_src/%.c $(BUILD)/c.flags
 	@echo " CC $(notdir $<)"
 	@mkdir -p $(@D)
-	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) -isystem $(ERTS_INCLUDE_DIR) -MMD -MP -c $< -o $@
+	$(Q)$(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(if $(filter c_src/core/%,$<),$(CORE_WARN)) -isystem $(ERTS_INCLUDE_DIR) -MMD -MP -c $< -o $@
 
 $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	@echo "CXX $(notdir $<)"
@@ -112,7 +114,7 @@ $(BUILD)/pickle_load: test/support/pickle_load.cpp $(BUILD)/cxx.flags
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -U_FORTIFY_SOURCE -O0 $< -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) \
 	  -ltorch_cpu -lc10 -Wl,--allow-shlib-undefined $(LDFLAGS) -o $@
 
-FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
+FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(CORE_WARN) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
 $(BUILD)/%.flags: always
 	@mkdir -p $(@D)
@@ -163,7 +165,7 @@ matrix: setup-matrix
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all
-	@for script in $(filter-out bench/data.exs bench/empty_call.exs,$(wildcard bench/*.exs)); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
+	@for script in $(wildcard bench/*.exs); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
 
 format:
 	@mix format

@@ -2,9 +2,13 @@ defmodule ExTorch.MixProject do
   use Mix.Project
 
   @version "0.1.0"
+  @source_url "https://github.com/extorch/extorch"
 
-  # EXTORCH_HEX=0: no Hex on this machine. `make` has built the NIF then, and nothing is a dependency.
+  # EXTORCH_HEX=0 is for machines without Hex: there are no dependencies, and `make` must have built the NIF library.
   @hex System.get_env("EXTORCH_HEX") != "0"
+
+  @guides Path.wildcard("guides/*.livemd")
+  @documents ~w(README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
 
   def project do
     [
@@ -12,14 +16,17 @@ defmodule ExTorch.MixProject do
       version: @version,
       elixir: "~> 1.14",
       compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
-      # tests derive protocols of their own
+      # Tests implement protocols for their own structs.
       consolidate_protocols: Mix.env() != :test,
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
       deps: if(@hex, do: deps(), else: []),
-      # Optional applications may come from ERL_LIBS instead of Hex: keep them on the path.
+      # Optional dependencies may come from ERL_LIBS instead of Hex: keep them in the code path.
       prune_code_paths: false,
       make_clean: ["clean"],
-      description: "PyTorch tensors and checkpoints as first-class citizens of the BEAM",
+      name: "ExTorch",
+      description: "Reads and writes PyTorch checkpoints, and calls LibTorch, from Elixir",
+      source_url: @source_url,
+      homepage_url: @source_url,
       package: package(),
       docs: docs()
     ]
@@ -40,16 +47,43 @@ defmodule ExTorch.MixProject do
   defp package do
     [
       licenses: ["Apache-2.0"],
-      links: %{"PyTorch" => "https://pytorch.org"},
+      links: %{
+        "GitHub" => @source_url,
+        "Changelog" => "#{@source_url}/blob/main/CHANGELOG.md"
+      },
       files:
-        ~w(lib c_src scripts Makefile mix.exs .formatter.exs README.md CHANGELOG.md LICENSE guides)
+        ~w(lib c_src scripts Makefile mix.exs .formatter.exs LICENSE guides) ++
+          @documents
     ]
   end
 
   defp docs do
     [
       main: "readme",
-      extras: ["README.md", "CHANGELOG.md" | Path.wildcard("guides/*.livemd")]
+      source_ref: "v#{@version}",
+      extras: @documents ++ @guides ++ ["LICENSE"],
+      groups_for_extras: [Guides: @guides],
+      groups_for_modules: [
+        Tensors: [
+          ExTorch.Tensor,
+          ExTorch.Tensor.Blob,
+          ExTorch.Tensor.BlobView,
+          ExTorch.DType,
+          ExTorch.Device,
+          ExTorch.Memory,
+          ExTorch.Nx
+        ],
+        Checkpoints: [
+          ExTorch.Checkpoint,
+          ExTorch.Checkpoint.Entry,
+          ExTorch.Source
+        ],
+        "Python values": ~r/^ExTorch\.Python/,
+        Streams: ~r/^ExTorch\.Streaming/,
+        Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
+        "LibTorch archives": ~r/^ExTorch\.Archive/,
+        Operation: [ExTorch.Config, ExTorch.Error, ExTorch.Telemetry]
+      ]
     ]
   end
 end

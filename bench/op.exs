@@ -1,8 +1,8 @@
-# What does an operator cost, and when is a dirty scheduler worth the switch?
+# What does an operator call cost, and from which size on is a dirty scheduler worth the switch?
 #
-# The same addition through the brief path (a pointwise operator on small tensors runs where it is called) and through a
-# dirty scheduler (an operator that is not on the brief list), over sizes; an empty NIF call beside them.
-Code.require_file("empty_call.exs", __DIR__)
+# Compares an operator that runs on the scheduler of its caller when its tensors are small (add), one of the same work
+# that always runs on a dirty scheduler (rsub), a view, and an empty NIF call.
+Code.require_file("support/empty_call.exs", __DIR__)
 
 measure = fn fun ->
   for _ <- 1..2_000, do: fun.()
@@ -10,25 +10,17 @@ measure = fn fun ->
   Enum.at(Enum.sort(runs), 3)
 end
 
-IO.puts("microseconds a call, medians of 7 runs of 10,000")
+row = fn cells -> cells |> Enum.map_join(&String.pad_trailing(to_string(&1), 12)) |> IO.puts() end
 
-IO.puts(
-  "empty NIF call and environment  #{Float.round(measure.(fn -> Bench.EmptyCall.empty_call() end), 2)}"
-)
-
-IO.puts(
-  String.pad_trailing("elements", 12) <>
-    String.pad_trailing("add", 12) <> String.pad_trailing("add, dirty", 12) <> "view"
-)
+baseline = measure.(&Bench.EmptyCall.empty_call/0)
+IO.puts("microseconds per call, medians of 7 runs of 10,000 calls")
+IO.puts("empty NIF call with an environment: #{Float.round(baseline, 2)}")
+row.(["elements", "add", "rsub, dirty", "unsqueeze"])
 
 for elements <- [1, 64, 512, 2048, 4096, 16_384] do
   a = ExTorch.ones({elements})
   add = measure.(fn -> ExTorch.op("aten::add.Tensor", [a, 1]) end)
-  # the same kernel under a name that is not on the brief list
   dirty = measure.(fn -> ExTorch.op("aten::rsub.Scalar", [a, 1]) end)
   view = measure.(fn -> ExTorch.op("aten::unsqueeze", [a, 0]) end)
-
-  [elements, Float.round(add, 2), Float.round(dirty, 2), Float.round(view, 2)]
-  |> Enum.map_join(&String.pad_trailing(to_string(&1), 12))
-  |> IO.puts()
+  row.([elements, Float.round(add, 2), Float.round(dirty, 2), Float.round(view, 2)])
 end

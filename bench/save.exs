@@ -1,95 +1,89 @@
-# How long does saving take, in fresh OS processes, against a plain write() loop of the same bytes and against torch.save?
-# How much memory does it take, and who else notices?
-Code.require_file("data.exs", __DIR__)
-alias Bench.Data
+# How long does it take to save 2 GB, how much memory does it need, and does it delay other processes of the VM?
+#
+# Compared with a plain write() loop of the same bytes and with torch.save, each in a fresh OS process. Then saves 20,000
+# small tensors in every format.
+Code.require_file("support/data.exs", __DIR__)
+Code.require_file("support/measure.exs", __DIR__)
+alias Bench.{Data, Measure}
 
 dir = Data.dir()
-limits = Path.join(dir, "limits")
-
-{_, 0} =
-  System.cmd(System.get_env("CC", "cc"), ["-O2", "-o", limits, Path.join(__DIR__, "limits.c")])
-
-sizes = Data.llm_sizes()
-total = 2 * Enum.sum(sizes)
+limits = Measure.limits(dir)
+total = Data.llm_sizes_total()
 target = Path.join(dir, "saved.pt")
-number = fn text -> text && text |> String.trim() |> String.to_float() end
 
-# Tensors whose memory was touched, a ticker that wants to run every millisecond, and the largest memory meanwhile.
-ours = """
-[path, sizes, limits] = System.argv()
-rss = fn name -> [_, kb] = Regex.run(~r/\#{name}:\\s+(\\d+) kB/, File.read!("/proc/self/status")); String.to_integer(kb) end
-term = sizes |> String.split(",") |> Enum.with_index() |> Map.new(fn {n, i} -> {"layers.\#{i}.weight", ExTorch.ones({String.to_integer(n)}, dtype: :float16)} end)
-File.rm(path)
-ExTorch.save!(%{"a" => ExTorch.tensor([1.0])}, path)
-File.rm(path)
-System.cmd(limits, ["-3000000000", "#{Data.rest()}"])
-base = rss.("VmRSS")
-File.write("/proc/self/clear_refs", "5")
-#{Data.ticker()}
-{time, :ok} = :timer.tc(fn -> ExTorch.save(term, path, fsync: false) end)
-peak = rss.("VmHWM")
-worst = worst.()
-IO.puts(Enum.join([time / 1000, peak - base, worst], " "))
-"""
+extorch_save =
+  Measure.memory_code() <>
+    """
+    [path, sizes, limits | args] = System.argv()
+    term =
+      for {n, i} <- Enum.with_index(String.split(sizes, ",")), into: %{},
+        do: {"layers.\#{i}.weight", ExTorch.ones({String.to_integer(n)}, dtype: :float16)}
+    File.rm(path)
+    ExTorch.save!(%{"a" => ExTorch.tensor([1.0])}, path)
+    File.rm(path)
+    System.cmd(limits, args)
+    before = memory_kib.("VmRSS")
+    File.write("/proc/self/clear_refs", "5")
+    #{Measure.ticker_code()}
+    {time, :ok} = :timer.tc(fn -> ExTorch.save(term, path, fsync: false) end)
+    peak = memory_kib.("VmHWM")
+    IO.puts(Enum.join([time / 1000, peak - before, gap.()], " "))
+    """
 
-theirs = """
+torch_save = """
 import sys, time, torch, os, subprocess
 sizes = [int(n) for n in sys.argv[2].split(",")]
 x = {"layers.%d.weight" % i: torch.ones(n, dtype=torch.float16) for i, n in enumerate(sizes)}
 if os.path.exists(sys.argv[1]): os.unlink(sys.argv[1])
-subprocess.run([sys.argv[3], "-3000000000", "#{Data.rest()}"])
+subprocess.run(sys.argv[3:])
 t = time.perf_counter()
 torch.save(x, sys.argv[1])
 print((time.perf_counter() - t) * 1000)
 """
 
-paths =
-  Enum.flat_map(:code.get_path(), fn dir ->
-    if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
-  end)
+# The three alternate. Before each, memory is touched and freed (limits.c explains why).
+args = [target, Enum.join(Data.llm_sizes(), ","), limits | Measure.pause_and_touch_memory()]
 
-list = Enum.join(sizes, ",")
-
-# Each after a rest, and right after memory was touched and given back (limits.c says why).
 runs =
   for _ <- 1..5 do
-    limit = Data.limit(limits, [target, to_string(total), Data.rest()])
-    {text, 0} = System.cmd("elixir", paths ++ ["-e", ours, target, list, limits])
-    [ms, kb, worst] = String.split(text)
-    peer = number.(Data.python(theirs, [target, list, limits]))
-    {limit, String.to_float(ms), String.to_integer(kb), String.to_float(worst), peer}
+    loop = Measure.plain_loop(limits, [target, to_string(total), Measure.pause()])
+    [ms, kib, gap] = Measure.elixir(extorch_save, args)
+    extorch = {String.to_float(ms), String.to_integer(kib), String.to_float(gap)}
+    {loop, extorch, Measure.python_ms(torch_save, args)}
   end
 
-loops = Enum.map(runs, fn run -> run |> elem(0) |> elem(0) end)
-saves = Enum.map(runs, &elem(&1, 1))
-peers = Enum.map(runs, &elem(&1, 4))
-mine = Data.middle(saves)
+loop_runs = for {{ms, _}, _, _} <- runs, do: ms
+extorch_runs = for {_, {ms, _, _}, _} <- runs, do: ms
+torch_runs = for {_, _, ms} when ms != nil <- runs, do: ms
+loop_ms = Measure.median(loop_runs)
 
 IO.puts(
   "#{Float.round(total / 1.0e9, 2)} GB, 291 tensors, to #{dir}, medians of 5 fresh processes"
 )
 
-Data.show_runs("write() loop", loops)
-of_loop = Float.round(mine / Data.middle(loops), 2)
-Data.show_runs("ExTorch.save, with CRC", saves, "#{of_loop} of the loop")
+Measure.print_runs("write() loop", loop_runs)
 
-if hd(peers),
-  do:
-    Data.show_runs("torch.save", peers, "#{Float.round(Data.middle(peers) / mine, 2)} times ours")
+Measure.print_comparison(
+  "ExTorch.save, with CRC",
+  extorch_runs,
+  "torch.save",
+  torch_runs,
+  loop_ms
+)
 
-extra = runs |> Enum.map(&elem(&1, 2)) |> Enum.max()
-IO.puts("memory: #{Float.round(extra / 1024, 1)} MiB more at its peak")
-worst = Enum.map(runs, &elem(&1, 3))
-calm = Enum.map(runs, fn run -> run |> elem(0) |> elem(1) end)
-Data.show_ticker(worst, calm)
+extra = runs |> Enum.map(fn {_, {_, kib, _}, _} -> kib end) |> Enum.max()
+IO.puts("peak memory: the tensors and #{Float.round(extra / 1024, 1)} MiB")
+
+Measure.print_gaps(
+  for({_, {_, _, gap}, _} <- runs, do: gap),
+  for({{_, gap}, _, _} <- runs, do: gap)
+)
+
 File.rm(target)
 
-many =
-  Map.new(0..19_999, fn i ->
-    {"layers.#{div(i, 9)}.block.#{rem(i, 9)}.weight", ExTorch.full({64}, 1.5)}
-  end)
+many = Map.new(0..19_999, fn i -> {Data.name(i), ExTorch.full({64}, 1.5)} end)
 
-small = """
+torch_save_many = """
 import sys, time, torch
 x = {"layers.%d.block.%d.weight" % (i // 9, i % 9): torch.full((64,), 1.5) for i in range(20000)}
 best = 1e9
@@ -100,18 +94,18 @@ for i in range(7):
 print(best * 1000)
 """
 
-peer = number.(Data.python(small, [target]))
+torch_ms = Measure.python_ms(torch_save_many, [target])
 
 for format <- [:zip, :safetensors, :legacy, :streaming] do
-  ms = Data.best(7, fn -> ExTorch.save!(many, target, fsync: false, format: format) end)
+  ms = Measure.best_time(7, fn -> ExTorch.save!(many, target, fsync: false, format: format) end)
 
   note =
-    if peer && format == :zip,
+    if torch_ms && format == :zip,
       do:
-        "#{Float.round(peer / ms, 1)} times faster than torch.save (#{Float.round(peer, 1)} ms)",
+        "#{Float.round(torch_ms / ms, 1)} times faster than torch.save (#{Float.round(torch_ms, 1)} ms)",
       else: ""
 
-  Data.show("20,000 tensors: save as #{format}, best of 7", ms, note)
+  Measure.print("20,000 tensors: save as #{format}, best of 7", ms, note)
 end
 
 File.rm_rf!(dir)

@@ -1,20 +1,24 @@
 defmodule ExTorch do
   @moduledoc """
-  PyTorch tensors and checkpoints as first-class citizens of the BEAM.
+  PyTorch tensors and checkpoints for Elixir.
 
       iex> a = ExTorch.tensor([[1.0, 2.0], [3.0, 4.0]])
       iex> b = ExTorch.matmul(a, a) |> ExTorch.add(0.5)
       iex> ExTorch.Tensor.to_list(b)
       [[7.5, 10.5], [15.5, 22.5]]
 
-  This module loads checkpoints (`load/2`; `ExTorch.Checkpoint` opens them lazily), makes tensors, does the arithmetic and reductions people reach for, and calls any other operator of
-  LibTorch by its name (`op/3`). `ExTorch.Tensor` is about a tensor's memory and shape.
+  This module loads and saves checkpoints (`load/2`, `save/3`), creates tensors, has functions for common arithmetic
+  and reductions, and calls any other LibTorch operator by name (`op/3`). See also:
+
+    * `ExTorch.Checkpoint` - opens checkpoints and reads single tensors on demand
+    * `ExTorch.Streaming` - reads and writes checkpoints through sockets and other streams
+    * `ExTorch.Tensor` - the memory, shape and dtype of a tensor
 
   ## Schedulers
 
-  A call that is known to be brief runs where it is called: views of any size, pointwise operators and reductions whose
-  result has at most 2,048 elements, lists of at most 256. Everything else, and everything whose length is not known
-  beforehand, runs on a dirty scheduler. The threshold is where the work outgrows the cost of the switch
+  Calls that are known to be short run on the calling scheduler: views of any size, pointwise operators and reductions
+  whose result has at most 2,048 elements, and conversions of lists of at most 256 elements. All other calls run on a
+  dirty scheduler. Below these thresholds, switching to a dirty scheduler would take longer than the work itself
   (`bench/op.exs`).
   """
 
@@ -27,10 +31,10 @@ defmodule ExTorch do
   @type operand :: Tensor.t() | scalar()
 
   @doc """
-  A tensor from a number or nested lists of numbers.
+  Creates a tensor from a number or from nested lists of numbers.
 
-  Without `:dtype` integers become `:int64`, floats `:float32`, booleans `:bool` and complex numbers `:complex64`; mixed
-  lists take the widest. A value that the dtype cannot hold is an error.
+  Without `:dtype`, integers become `:int64`, floats `:float32`, booleans `:bool` and complex numbers `:complex64`. A
+  list of mixed values gets the widest of these dtypes. A value that does not fit the dtype raises an error.
 
       iex> ExTorch.tensor([[1, 2], [3, 4]], dtype: :float32)
       #ExTorch.Tensor<
@@ -41,9 +45,12 @@ defmodule ExTorch do
         ]
       >
       iex> ExTorch.tensor([[1, 2], [3]])
-      ** (ExTorch.Error) the list is ragged: element [1] has length 1, where its neighbours have 2
+      ** (ExTorch.Error) the list is ragged: element [1] has length 1, but its siblings have length 2
 
-  Options: `:dtype`, `:device`.
+  ## Options
+
+    * `:dtype` - the dtype of the tensor; inferred from the values by default.
+    * `:device` - the device of the tensor. Defaults to `:cpu`.
   """
   @spec tensor(scalar() | list(), keyword()) :: Tensor.t()
   def tensor(numbers, opts \\ []) do
@@ -54,12 +61,12 @@ defmodule ExTorch do
   end
 
   @doc """
-  Calls an operator of LibTorch by its name.
+  Calls a LibTorch operator by name.
 
-  The name is `"add"`, where the arguments choose the overload, or a full `"aten::add.Tensor"`. Arguments are tensors,
-  numbers, booleans, strings, `nil`, lists and tuples of those, dtypes (`:float32`), devices (`:cpu`, `{:cuda, 0}`),
-  layouts and memory formats (`:channels_last`); keyword arguments have the names and defaults of the schema. One
-  result comes as itself, several as a tuple.
+  The name is either short (`"add"`; the arguments select the overload) or full (`"aten::add.Tensor"`). Arguments are
+  tensors, numbers, booleans, strings, `nil`, lists and tuples of these, dtypes (`:float32`), devices (`:cpu`,
+  `{:cuda, 0}`), layouts and memory formats (`:channels_last`). Keyword arguments have the names and defaults of the
+  operator's schema. Several results are returned as a tuple.
 
       iex> x = ExTorch.tensor([[1.0, 5.0, 3.0]])
       iex> {values, indices} = ExTorch.op("topk", [x, 2])
@@ -72,12 +79,13 @@ defmodule ExTorch do
       iex> ExTorch.op("matmull", [x, x])
       ** (ExTorch.Error) there is no operator "matmull"; did you mean "matmul"?
 
-  No gradient is ever recorded. Operators that end in `_` write to their first argument; memory that a binary sees is
-  refused (`:frozen`), and so are operators that would move memory (`"set_"`, `"resize_"` to a larger size). Operators
-  that change shape in place (`"t_"`, `"squeeze_"`) leave the tensor as it was and return the changed one.
+  Gradients are never recorded. Operators that end in `_` write to their first argument. They raise `:frozen` if an
+  Erlang binary shares that memory. Operators that would move memory (`"set_"`, `"resize_"` to a larger size) raise an
+  error. Operators that change the shape in place (`"t_"`, `"squeeze_"`) return a new tensor and leave their argument
+  unchanged.
 
-  Operators are for code you trust: LibTorch checks most of their arguments, not all. Names that begin with `_` are its
-  own business and need the full `"aten::_name"`.
+  Do not pass operator names or arguments from untrusted input: LibTorch checks most arguments, but not all of them.
+  Names that begin with `_` are internal to LibTorch and must be given in full (`"aten::_name"`).
   """
   @spec op(String.t() | atom(), list(), keyword() | map()) :: term()
   def op(name, args, kwargs \\ [])
@@ -89,12 +97,22 @@ defmodule ExTorch do
     if byte_size(name) in 1..255 do
       Memory.run!(fn -> Native.op(name, args, kwargs) end)
     else
-      raise Error.new(:not_found, "there is no operator with a name of #{byte_size(name)} bytes")
+      raise Error.new(
+              :not_found,
+              "expected an operator name of 1 to 255 bytes, got #{byte_size(name)} bytes"
+            )
     end
   end
 
+  def op(name, args, kwargs) when is_binary(name) and is_list(args) do
+    raise Error.new(
+            :bad_argument,
+            "expected keyword arguments to be a keyword list or a map, got #{inspect(kwargs, limit: 5)}"
+          )
+  end
+
   @doc """
-  The version of the linked LibTorch and the number of threads it uses inside an operator.
+  Returns the version of the linked LibTorch and the number of threads it uses within an operator.
 
       iex> %{version: version, num_threads: threads} = ExTorch.info()
       iex> is_binary(version) and threads > 0
@@ -106,27 +124,34 @@ defmodule ExTorch do
     %{version: version, num_threads: threads}
   end
 
-  @doc "Seeds LibTorch's random numbers, for the whole node."
+  @doc "Seeds LibTorch's random number generators, for the whole node."
   @spec manual_seed(non_neg_integer()) :: :ok
   def manual_seed(seed) when is_integer(seed) and seed >= 0, do: Native.manual_seed(seed)
 
   # ---- Checkpoints ----
 
   @doc """
-  Loads a whole checkpoint: the Python object as Elixir data (`ExTorch.Python`), with tensors in place.
+  Loads a whole checkpoint.
+
+  Returns the Python object as Elixir data (`ExTorch.Python`), tensors included.
 
       {:ok, state_dict} = ExTorch.load("model.pt")
       state_dict["encoder.weight"]
 
-  A path may also be a Hugging Face index (`model.safetensors.index.json`) or the folder that has it: all its shards come as
-  one map. Each storage is read once, and tensors that shared memory share it again. `ExTorch.Checkpoint` opens the same files
-  lazily and documents the sources and the options `:mmap`, `:verify`, `:strict`, `:ordered`, `:device` and `:limits`.
-  Besides those:
+  The source may also be a Hugging Face index (`model.safetensors.index.json`) or the directory that contains it; all
+  shards are then returned as one map. Each storage is read once, and tensors that shared memory when they were saved
+  share it again. Use `ExTorch.Checkpoint` to read single tensors of the same files on demand.
 
-    * `:only` - names, regular expressions, functions of the name (or of name and entry), or a list of such: the only
-      tensors to read. The others are left out of dicts; in lists and tuples an `ExTorch.Checkpoint.Entry` keeps their
-      place.
-    * `:on_progress` - a function of bytes done and bytes in total, called about ten times a second and at the end.
+  ## Options
+
+  All options of `ExTorch.Checkpoint.open/2` (`:mmap`, `:verify`, `:strict`, `:ordered`, `:device`, `:offset`,
+  `:limits`), and:
+
+    * `:only` - which tensors to read: a name, a regular expression, a function of the name, a function of the name and
+      the `ExTorch.Checkpoint.Entry`, or a list of these. Other tensors are left out of dicts. In lists and tuples they
+      are replaced by their entry.
+    * `:on_progress` - a function `fn done, total -> … end` of bytes, or a function of one map
+      `%{done: bytes, total: bytes}`. It is called about ten times a second and once at the end.
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
@@ -135,12 +160,14 @@ defmodule ExTorch do
       else: ExTorch.Checkpoint.load(source, opts)
   end
 
-  @doc "The same, raising."
+  @doc "Same as `load/2` but raises on error."
   @spec load!(ExTorch.Checkpoint.source(), keyword()) :: term()
-  def load!(source, opts \\ []), do: Error.bang!(load(source, opts))
+  def load!(source, opts \\ []), do: Error.unwrap!(load(source, opts))
 
   @doc """
-  Saves a term to a file that Python's `torch.load` reads: the inverse of `load/2`, structs of `ExTorch.Python` included.
+  Saves a term to a file that Python's `torch.load` can read.
+
+  This is the inverse of `load/2`, including the structs of `ExTorch.Python`.
 
       iex> path = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
       iex> ExTorch.save(%{"weight" => ExTorch.tensor([1.0, 2.0]), "epoch" => 3}, path)
@@ -151,63 +178,76 @@ defmodule ExTorch do
       iex> File.rm!(path)
       :ok
 
-  Maps, keyword lists and `%ExTorch.Python.Dict{}` become dicts (the last two keep their order), other lists lists, tuples
-  tuples, `MapSet`s sets, atoms strings, `nil` None. Strings are UTF-8; bytes go into `%ExTorch.Python.Bytes{}`. A struct
-  that is not ours, a pid or a function is refused, with its place in the term.
+  Maps, keyword lists and `%ExTorch.Python.Dict{}` become dicts (the last two keep their order). Other lists become
+  lists, tuples become tuples, `MapSet`s become sets, atoms become strings and `nil` becomes `None`. Strings must be
+  valid UTF-8; use `%ExTorch.Python.Bytes{}` for bytes. Other structs, pids, references and functions are errors; the
+  message contains their position in the term.
 
-  Tensors that share memory share it in the file; a view of a part of a storage writes the whole storage, as torch does,
-  unless `compact: true`. Their bytes go from where they are to the file without a copy. The file appears whole or not at
-  all: it is written aside, synced, and put in the place of the old one, whose permissions it takes over.
+  Tensors that share memory also share it in the file. A view of a part of a storage saves the whole storage, as torch
+  does, unless `compact: true` is given. The bytes of contiguous CPU tensors are written without a copy.
 
-  Options:
+  The file is replaced atomically: it is written under a temporary name, synced to disk and then renamed. It keeps the
+  permissions of the file it replaces.
 
-    * `:format` - `:zip` (what `torch.save` writes today), `:legacy` (before 1.6), `:streaming` (`torch.distributed`) or
-      `:safetensors`. By default `:safetensors` for a path that ends in `.safetensors`, else `:zip`.
-    * `:compact` - `false`. `true` writes only the bytes that tensors see.
-    * `:fsync` - `true`. `false` does not wait for the disk: faster, and still never half-written while the machine runs.
-    * `:metadata` - a map of strings, for safetensors.
-    * `:duplicate` - `false`. Safetensors cannot say that tensors share memory: an error, unless `true` writes it twice.
-    * `:on_progress` - a function of bytes done and bytes in total, called about ten times a second and at the end.
+  ## Options
 
-  Safetensors holds a map of names and tensors; other layouts than row-major are made so on the way.
+    * `:format` - `:zip` (the format of `torch.save` since 1.6), `:legacy` (before 1.6), `:streaming`
+      (`torch.distributed`) or `:safetensors`. Defaults to `:safetensors` if the path ends in `.safetensors`, otherwise
+      to `:zip`.
+    * `:compact` - if `true`, saves only the bytes that tensors refer to instead of whole storages. Defaults to `false`.
+    * `:fsync` - if `false`, does not wait until the data is on disk. This is faster. The file is still replaced
+      atomically, but may be lost or incomplete after a power failure. Defaults to `true`.
+    * `:metadata` - a map of strings; safetensors only.
+    * `:duplicate` - safetensors cannot represent shared memory: tensors that share memory are an error, unless this is
+      `true`, which saves their bytes once per tensor. Defaults to `false`.
+    * `:on_progress` - as in `load/2`.
+
+  A term saved as safetensors must be a map of names to tensors. Tensors that are not contiguous are made contiguous.
   """
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts \\ []), do: ExTorch.Saver.save(term, path, opts)
 
-  @doc "The same, raising."
+  @doc "Same as `save/3` but raises on error."
   @spec save!(term(), Path.t(), keyword()) :: :ok
-  def save!(term, path, opts \\ []), do: Error.bang!(save(term, path, opts))
+  def save!(term, path, opts \\ []), do: Error.unwrap!(save(term, path, opts))
 
-  # ---- Making tensors ----
+  # ---- Creating tensors ----
 
   @doc """
-  Zeros. Options of all makers: `:dtype`, `:device`.
+  Creates a tensor of zeros.
+
+  Options: `:dtype` (`:float32` by default) and `:device` (`:cpu` by default). All functions that create tensors take
+  these options.
 
       iex> ExTorch.zeros({2, 2}, dtype: :int8) |> ExTorch.Tensor.to_list()
       [[0, 0], [0, 0]]
   """
   @spec zeros(tuple() | list(), keyword()) :: Tensor.t()
-  def zeros(shape, opts \\ []), do: op("aten::zeros", [shape], maker!(opts))
+  def zeros(shape, opts \\ []), do: op("aten::zeros", [shape], creation_options!(opts))
 
-  @doc "Ones."
+  @doc "Creates a tensor of ones."
   @spec ones(tuple() | list(), keyword()) :: Tensor.t()
-  def ones(shape, opts \\ []), do: op("aten::ones", [shape], maker!(opts))
+  def ones(shape, opts \\ []), do: op("aten::ones", [shape], creation_options!(opts))
 
   @doc """
-  One value everywhere.
+  Creates a tensor whose elements all have the same value.
 
       iex> ExTorch.full({3}, 2.5) |> ExTorch.Tensor.to_list()
       [2.5, 2.5, 2.5]
   """
   @spec full(tuple() | list(), scalar(), keyword()) :: Tensor.t()
-  def full(shape, value, opts \\ []), do: op("aten::full", [shape, value], maker!(opts))
+  def full(shape, value, opts \\ []),
+    do: op("aten::full", [shape, value], creation_options!(opts))
 
-  @doc "Memory that nothing was written to: its values are arbitrary."
+  @doc "Creates a tensor with uninitialized memory: its values are arbitrary."
   @spec empty(tuple() | list(), keyword()) :: Tensor.t()
-  def empty(shape, opts \\ []), do: op("aten::empty.memory_format", [shape], maker!(opts))
+  def empty(shape, opts \\ []),
+    do: op("aten::empty.memory_format", [shape], creation_options!(opts))
 
   @doc """
-  Numbers from `start` (0 when left out) to below `stop`. Also takes `:step`.
+  Creates a tensor of the numbers from `start` (0 by default) up to, but not including, `stop`.
+
+  Takes the additional option `:step` (1 by default).
 
       iex> ExTorch.arange(2, 8, step: 2) |> ExTorch.Tensor.to_list()
       [2, 4, 6]
@@ -221,36 +261,37 @@ defmodule ExTorch do
 
   @spec arange(number(), number(), keyword()) :: Tensor.t()
   def arange(start, stop, opts) do
-    {step, opts} = Keyword.pop(opts, :step, 1)
-    op("aten::arange.start_step", [start, stop, step], maker!(opts))
+    opts = Options.validate!(opts, [:dtype, :device, step: 1])
+    {step, opts} = Keyword.pop!(opts, :step)
+    op("aten::arange.start_step", [start, stop, step], creation_options!(opts))
   end
 
-  @doc "Random numbers, uniform from 0 to below 1 (`manual_seed/1`)."
+  @doc "Creates a tensor of random numbers, uniformly distributed over [0, 1). See `manual_seed/1`."
   @spec rand(tuple() | list(), keyword()) :: Tensor.t()
-  def rand(shape, opts \\ []), do: op("aten::rand", [shape], maker!(opts))
+  def rand(shape, opts \\ []), do: op("aten::rand", [shape], creation_options!(opts))
 
-  @doc "Random numbers of the standard normal distribution."
+  @doc "Creates a tensor of random numbers from the standard normal distribution. See `manual_seed/1`."
   @spec randn(tuple() | list(), keyword()) :: Tensor.t()
-  def randn(shape, opts \\ []), do: op("aten::randn", [shape], maker!(opts))
+  def randn(shape, opts \\ []), do: op("aten::randn", [shape], creation_options!(opts))
 
-  # ---- Arithmetic: element by element, broadcast ----
+  # ---- Elementwise arithmetic, with broadcasting ----
 
   for name <-
         ~w(add sub mul div pow remainder maximum minimum eq ne lt le gt ge logical_and logical_or)a do
-    @doc "torch's `#{name}`, element by element; either side may be broadcast, and the second may be a number."
+    @doc "Applies torch's `#{name}` elementwise, with broadcasting. The second operand may be a number."
     @spec unquote(name)(operand(), operand()) :: Tensor.t()
     def unquote(name)(a, b), do: op(unquote("#{name}"), [a, b])
   end
 
   for name <-
         ~w(neg abs exp log sqrt rsqrt sin cos tanh sigmoid relu floor ceil round logical_not)a do
-    @doc "torch's `#{name}`, element by element."
+    @doc "Applies torch's `#{name}` elementwise."
     @spec unquote(name)(Tensor.t()) :: Tensor.t()
     def unquote(name)(%Tensor{} = tensor), do: op(unquote("aten::#{name}"), [tensor])
   end
 
   @doc """
-  The matrix product, batched and broadcast as torch does it.
+  Returns the matrix product, with torch's rules for batches and broadcasting.
 
       iex> ExTorch.matmul(ExTorch.ones({2, 3}), ExTorch.ones({3, 1})) |> ExTorch.Tensor.to_list()
       [[3.0], [3.0]]
@@ -261,24 +302,26 @@ defmodule ExTorch do
   # ---- Reductions ----
 
   @reductions [
-    sum: "the sum",
-    mean: "the mean",
-    prod: "the product",
-    amax: "the largest value",
-    amin: "the smallest value",
-    argmax: "the index of the largest value",
-    argmin: "the index of the smallest value",
-    any: "is any element true",
-    all: "are all elements true"
+    sum: {"Returns the sum of the elements", [:dim, :keepdim, :dtype]},
+    mean: {"Returns the mean of the elements", [:dim, :keepdim, :dtype]},
+    prod: {"Returns the product of the elements", [:dim, :keepdim, :dtype]},
+    amax: {"Returns the largest element", [:dim, :keepdim]},
+    amin: {"Returns the smallest element", [:dim, :keepdim]},
+    argmax: {"Returns the index of the largest element", [:dim, :keepdim]},
+    argmin: {"Returns the index of the smallest element", [:dim, :keepdim]},
+    any: {"Returns a bool tensor that is true if any element is true", [:dim, :keepdim]},
+    all: {"Returns a bool tensor that is true if all elements are true", [:dim, :keepdim]}
   ]
-  for {name, words} <- @reductions do
-    @doc "#{String.capitalize(words)}, of everything or along `:dim`. Options: `:dim`, `:keepdim`."
+  for {name, {sentence, known}} <- @reductions do
+    names = Enum.map_join(known, ", ", &"`#{inspect(&1)}`")
+    @doc "#{sentence}, over the whole tensor or along `:dim`. Options: #{names}."
     @spec unquote(name)(Tensor.t(), keyword()) :: Tensor.t()
-    def unquote(name)(%Tensor{} = tensor, opts \\ []), do: op(unquote("#{name}"), [tensor], opts)
+    def unquote(name)(%Tensor{} = tensor, opts \\ []),
+      do: op(unquote("#{name}"), [tensor], Options.validate!(opts, unquote(known)))
   end
 
   @doc """
-  The largest value of everything, or along `:dim`.
+  Returns the largest element, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`.
 
       iex> t = ExTorch.tensor([[1, 7], [5, 2]])
       iex> {ExTorch.Tensor.to_list(ExTorch.max(t)), ExTorch.Tensor.to_list(ExTorch.max(t, dim: 0))}
@@ -287,12 +330,12 @@ defmodule ExTorch do
   @spec max(Tensor.t(), keyword()) :: Tensor.t()
   def max(tensor, opts \\ []), do: amax(tensor, opts)
 
-  @doc "The smallest value of everything, or along `:dim`."
+  @doc "Returns the smallest element, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`."
   @spec min(Tensor.t(), keyword()) :: Tensor.t()
   def min(tensor, opts \\ []), do: amin(tensor, opts)
 
   @doc """
-  The softmax along a dimension.
+  Returns the softmax along a dimension.
 
       iex> ExTorch.softmax(ExTorch.zeros({2}), 0) |> ExTorch.Tensor.to_list()
       [0.5, 0.5]
@@ -301,7 +344,7 @@ defmodule ExTorch do
   def softmax(%Tensor{} = tensor, dim), do: op("aten::softmax.int", [tensor, dim])
 
   @doc """
-  One tensor of several, along an existing dimension.
+  Concatenates tensors along an existing dimension.
 
       iex> ExTorch.cat([ExTorch.tensor([1]), ExTorch.tensor([2, 3])]) |> ExTorch.Tensor.to_list()
       [1, 2, 3]
@@ -309,13 +352,13 @@ defmodule ExTorch do
   @spec cat([Tensor.t()], integer()) :: Tensor.t()
   def cat(tensors, dim \\ 0) when is_list(tensors), do: op("aten::cat", [tensors, dim])
 
-  @doc "One tensor of several, along a new dimension."
+  @doc "Concatenates tensors along a new dimension."
   @spec stack([Tensor.t()], integer()) :: Tensor.t()
   def stack(tensors, dim \\ 0) when is_list(tensors), do: op("aten::stack", [tensors, dim])
 
   # ---- Options ----
 
-  defp maker!(opts) do
+  defp creation_options!(opts) do
     opts
     |> Options.validate!([:dtype, :device])
     |> Enum.map(fn

@@ -1,10 +1,10 @@
-# Builds core and its tests into DIR; scripts/c_tests.sh calls it.
+# Builds c_src/core and its tests into DIR. Called by scripts/c_tests.sh.
+# DIR, COMPILE, LIBS and TESTS are given on the command line.
 CORE := $(wildcard c_src/core/*/*.c)
-TESTS ?= $(wildcard test/c/*/*_test.c)
 OBJECTS := $(CORE:c_src/core/%.c=$(DIR)/core/%.o)
 PROGRAMS := $(TESTS:test/c/%.c=$(DIR)/%)
 , := ,
-# Tests that include failing.h make the Nth allocation fail.
+# Tests that include failing.h replace the allocation functions.
 WRAPS := $(addprefix -Wl$(,)--wrap=,$(shell grep -o '__wrap_[a-z]*' test/c/failing.h | sort -u | sed 's/__wrap_//'))
 
 all: $(PROGRAMS)

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds and runs the C tests of core/.
+# Builds and runs the C tests of c_src/core.
 #
 # usage: c_tests.sh [plain|asan]
 #
-# asan adds AddressSanitizer and UBSan. CC and CFLAGS choose the compiler, RUN the program that runs the tests (an
-# emulator for cross builds), TESTS the tests (default: all), C_TESTS_DIR the folder of the build.
+# With asan the tests run under AddressSanitizer and UBSan. Environment:
+#   CC, CFLAGS    the compiler and further options
+#   LIBS          libraries to link (default: -ldeflate)
+#   TESTS         the tests to run (default: test/c/*/*_test.c)
+#   RUN           a program that runs the tests, such as an emulator after cross compilation
+#   C_TESTS_DIR   the build directory (default: build/c/plain or build/c/asan)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 variant=${1:-plain}
@@ -12,24 +16,28 @@ dir=${C_TESTS_DIR:-build/c/$variant}
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -Ic_src -Itest/c -g -O1 -Wall -Wextra -Werror -pthread ${CFLAGS:-}"
 [ "$variant" != asan ] || compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all"
 
-# Core is compiled once, by make, so that only what changed is compiled again.
+# make recompiles only what has changed; a change of the flags recompiles everything.
 printf '%s\n' "$compile" >"${TMPDIR:-/tmp}/extorch_c_tests.$$"
 mkdir -p "$dir"
 cmp -s "${TMPDIR:-/tmp}/extorch_c_tests.$$" "$dir/flags" || cp "${TMPDIR:-/tmp}/extorch_c_tests.$$" "$dir/flags"
 rm -f "${TMPDIR:-/tmp}/extorch_c_tests.$$"
+tests=${TESTS:-$(echo test/c/*/*_test.c)}
 make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/c_tests.mk DIR="$dir" COMPILE="$compile" \
-  LIBS="${LIBS:--ldeflate}" ${TESTS:+TESTS="$TESTS"}
+  LIBS="${LIBS:--ldeflate}" TESTS="$tests"
 
 # FIXTURES selects some of the checkpoints, one per line, for a slow emulator.
 fixtures=${FIXTURES:-$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)}
 export ASAN_OPTIONS=allocator_may_return_null=1
-for program in $(find "$dir" -type f -name '*_test' | sort); do
-  case $(basename "$program") in
-    open_test) arguments=$fixtures ;;
-    # Every cut of a file takes time: only the newest files of each kind.
-    push_test) arguments=$(grep -E '/(2\.14\.1|more)/' <<<"$fixtures") ;;
+for test in $tests; do
+  program=${test#test/c/}
+  program=${program%.c}
+  case $program in
+    checkpoint/open_test) arguments=$fixtures ;;
+    # This test takes long per file: only the newest files of each kind.
+    checkpoint/push_test) arguments=$(grep -E '/(2\.14\.1|more)/' <<<"$fixtures" || true) ;;
+    pickle/scan_test) arguments=$(echo test/fixtures/more/*.pkl) ;;
     *) arguments=$dir ;;
   esac
   # shellcheck disable=SC2086
-  ${RUN:-} "$program" $arguments
+  ${RUN:-} "$dir/$program" $arguments
 done

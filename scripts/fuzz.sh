@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of files and of streams, for so many seconds each (default 60), from the fixtures and their pickles;
-# findings go to build/fuzz.
+# Fuzzes the checkpoint reader and the push parser, starting from the fixtures and their pickles. Inputs that crash or
+# hang are written to build/fuzz.
+#
+# usage: fuzz.sh [SECONDS]     for each of the two (default: 60)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
@@ -14,7 +16,7 @@ if zipfile.is_zipfile(sys.argv[1]):
     z = zipfile.ZipFile(sys.argv[1])
     open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' \
     "$file" "build/fuzz/checkpoint.corpus/$name.pkl"
-  # how to cut it, what is wanted, the stream, and what follows
+  # The sizes of the pieces, the options, the file, and bytes that follow it (see test/c/fuzz/push.c).
   { printf '\007\002'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.7"
   { printf '\377\000'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.255"
 done

@@ -28,7 +28,7 @@ deny() { # deny DIRECTORY PATTERN
 set +e # grep fails when it finds nothing
 allow core/base "$standard" '"core/(base|memory|os)/'
 allow core/os "$any" '"core/(base|memory|os)/'
-allow core/memory "$any" '"core/(base|memory|os)/'
+allow core/memory "$standard" '"core/(base|memory|os)/'
 allow core/pickle "$standard" '"core/(base|memory|os|pickle)/'
 allow core/checkpoint "$standard" '<libdeflate\.h>' '"core/'
 allow core/formats "$standard" '<libdeflate\.h>' '"core/'

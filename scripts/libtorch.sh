@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Finds LibTorch and prints it as make variables; says on stderr why there is none.
+# Finds LibTorch and prints its location as make variables. Without one it prints the reason to stderr and fails.
 #
-# The order: LIBTORCH_DIR; the torch of a Python (EXTORCH_PYTHON, else python3); the system's.
-# Printed: TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_ABI (libstdc++'s C++11 flag),
-# TORCH_STD (the C++ standard its headers want), TORCH_CUDA (yes or no).
+# Looks in LIBTORCH_DIR; else in the torch package of a Python (EXTORCH_PYTHON, else python3); else in the system.
+# Prints TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_ABI (libstdc++'s C++11 flag), TORCH_STD (the C++ standard that
+# its headers need), TORCH_CUDA (yes or no).
 set -euo pipefail
 
 oldest=1.13
 fail() { printf 'ExTorch: %s\n' "$@" >&2; exit 1; }
 
-# A place qualifies when it has both the headers and the libraries.
+# Accepts a pair of directories that has both the headers and the libraries.
 try() { # try INCLUDE_DIR LIB_DIR
   local end
   for end in so dylib; do
@@ -31,7 +31,7 @@ print(spec.submodule_search_locations[0] if spec else "")' 2>/dev/null || true
 include= lib=
 if [ -n "${LIBTORCH_DIR:-}" ]; then
   try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib" ||
-    fail "LIBTORCH_DIR=$LIBTORCH_DIR holds no LibTorch." \
+    fail "LIBTORCH_DIR=$LIBTORCH_DIR does not contain LibTorch." \
       "Expected include/ATen/ATen.h, lib/libtorch_cpu.so and lib/libc10.so in it."
 else
   torch=$(python_torch)
@@ -44,16 +44,16 @@ fi
 [ -n "$include" ] || fail "LibTorch was not found." \
   "Set LIBTORCH_DIR to an unpacked LibTorch, or install one: apt-get install libtorch-dev, or pip install torch."
 
-# Debian ships version.h next to the C++ API; the plain macros are in torch/version.h everywhere since 1.8.
+# Debian has version.h beside the C++ API; elsewhere the macros are in torch/version.h since 1.8.
 header=
 for candidate in "$include/torch/version.h" "$include/torch/headeronly/version.h" "$include/torch/csrc/api/include/torch/version.h"; do
   if [ -e "$candidate" ] && grep -q 'define TORCH_VERSION_MAJOR' "$candidate"; then header=$candidate; break; fi
 done
-[ -n "$header" ] || fail "the LibTorch in $include has no version.h: its headers are not complete."
+[ -n "$header" ] || fail "the LibTorch in $include has no version.h: its headers are incomplete."
 number() { sed -n "s/^#define TORCH_VERSION_$1 \([0-9]*\).*/\1/p" "$header" | head -n 1; }
 version=$(number MAJOR).$(number MINOR)
 [ "$(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ] ||
-  fail "LibTorch $version in $lib is too old: $oldest is the oldest that works."
+  fail "LibTorch $version in $lib is too old: ExTorch needs $oldest or newer."
 
 if grep -aq 'NSt7__cxx1112basic_string' "$lib/libc10.$suffix"; then abi=1; else abi=0; fi
 std=c++17

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Builds and tests this checkout on several Debian releases, each in a root of its own.
+# Builds and tests this checkout on several Debian releases, each in its own chroot.
 #
 # usage: matrix.sh [SUITE…]        (default: bookworm trixie sid)
 #
-# The roots are made once by debootstrap and kept in EXTORCH_CACHE. What they lack is installed
-# by the project's own `make test`, so a new root also shows that a fresh machine needs nothing
-# else. Sid moves: its row informs, every other row must be green.
+# The root directories are made once by debootstrap and kept in EXTORCH_CACHE. `make test` installs the packages that it
+# needs, so a new root also shows that it works on a fresh machine. Sid changes daily: a failure there is shown, but only
+# a failure of another suite makes this script fail.
 set -euo pipefail
 
 cache=${EXTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/extorch}/matrix
 project=$(cd "$(dirname "$0")/.." && pwd)
 [ $# -gt 0 ] || set -- bookworm trixie sid
-[ "$(id -u)" = 0 ] || { echo "make matrix needs root: debootstrap and chroot do." >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "make matrix must run as root, which debootstrap and chroot need." >&2; exit 1; }
 mkdir -p "$cache"
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep '/debian/\?$' | head -n 1)
 
@@ -24,7 +24,7 @@ make_root() { # make_root SUITE ROOT
   touch "$2/.ready"
 }
 
-inside() { # inside ROOT COMMAND: a shell with /proc, its own mounts and no outside environment
+inside() { # inside ROOT COMMAND: runs a shell command in the root, with /proc, private mounts and a clean environment
   unshare --mount --pid --fork --kill-child -- sh -c '
     mount --make-rprivate / && mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev/shm" 2>/dev/null
     for node in null zero full random urandom tty; do
@@ -46,21 +46,21 @@ for suite; do
   root=$cache/$suite log=$cache/$suite.log result=red
   if make_root "$suite" "$root"; then
     mkdir -p "$root/extorch"
-    # A mirror may lag behind the date that a release file is good until.
+    # The release file of a mirror may have expired.
     echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99valid"
-    # The tracked files as they are now, plus what earlier runs built there.
+    # The files of the working tree. Build results of earlier runs stay.
     (cd "$project" && git ls-files -z --cached --others --exclude-standard | xargs -0 -r sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |
       tar --null -T - -cf -) >"$cache/$suite.tar"
     find "$root/extorch" -mindepth 1 -maxdepth 1 ! -name _build ! -name build -exec rm -rf {} +
     tar -C "$root/extorch" -xf "$cache/$suite.tar"
     echo "$suite: make test (log: $log)"
-    # Python's safetensors reads what we write, where the release has it.
+    # Where the release has Python's safetensors, the tests read our files with it.
     if inside "$root" 'cd /extorch && make setup-test && { apt-get install -qy python3-safetensors || true; } && WERROR=1 make test' \
       >"$log" 2>&1; then result=green; fi
     found=$(inside "$root" "$versions" || true)
     tests=$(grep -E "^[0-9]+ (doctest|test|propert)|^Result: " "$log" | tail -n 1 || true)
   else
-    found=$'-\t-\t-\t' tests="no root: see $cache/$suite.debootstrap.log"
+    found=$'-\t-\t-\t' tests="debootstrap failed: see $cache/$suite.debootstrap.log"
   fi
   [ $result = green ] || [ "$suite" = sid ] || red=1
   rows+=("$suite"$'\t'"$found$result"$'\t'"$tests")

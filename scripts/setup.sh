@@ -53,6 +53,8 @@ esac
 case $job in
   check)
     need clang-format "clang-format" command -v clang-format
+    need cppcheck "cppcheck" command -v cppcheck
+    need erlang-dialyzer "OTP's Dialyzer" command -v dialyzer
     need "gcc g++" "gcc's AddressSanitizer" has_asan
     ;;
   cross)
@@ -62,7 +64,9 @@ case $job in
     need python3-venv "Python 3 with venv and pip" has_venv
     need qemu-user-static "qemu's user mode emulator for aarch64" has_aarch64
     ;;
-  fuzz)
+esac
+case $job in
+  check | fuzz)
     need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     ;;

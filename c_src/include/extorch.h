@@ -1,20 +1,21 @@
-/* For other NIF libraries: take the memory of an ExTorch tensor, with ownership, without linking to ExTorch.
+/* Gives other NIF libraries access to the memory of an ExTorch tensor, with ownership, without linking to ExTorch.
  *
  *   #include <erl_nif.h>
  *   #include "include/extorch.h"
  *
  *   ERL_NIF_TERM my_nif(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
  *     extorch_export export;
- *     if (!extorch_take(env, argv[0], &export)) return enif_make_badarg(env);   // no ExTorch tensor
- *     if (!export.tensor) …                                                     // export.error says why
+ *     if (!extorch_take(env, argv[0], &export)) return enif_make_badarg(env);   // not an ExTorch tensor
+ *     if (!export.tensor) …                                                     // see export.error
  *     use(export.tensor->dl_tensor.data);
- *     export.tensor->deleter(export.tensor);                                    // now, later, on any thread
+ *     export.tensor->deleter(export.tensor);                                    // now or later, on any thread
  *     …
  *   }
  *
- * What is taken is a DLManagedTensor of DLPack 0.x, so anything that speaks DLPack can take it over. It keeps the
- * memory whatever becomes of the Elixir term, also after ExTorch.Tensor.release/1; the deleter only queues and is
- * cheap. The other direction needs no header: ExTorch.Tensor.Blob.from_blob/2 with your resource as the owner.
+ * The result is a DLManagedTensor of DLPack 0.x, so it can be passed to any library that supports DLPack. It keeps the
+ * memory alive independently of the Elixir term, also after ExTorch.Tensor.release/1. The deleter only queues the
+ * memory for freeing and returns at once. The other direction needs no header: pass your resource as the owner to
+ * ExTorch.Tensor.Blob.from_blob/2.
  */
 #ifndef EXTORCH_H
 #define EXTORCH_H
@@ -24,7 +25,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* DLPack's own header has the same definitions; include it first if you use it. */
+/* The same definitions as in DLPack's own header. If you use that header, include it first. */
 #ifndef DLPACK_VERSION
 #ifndef DLPACK_MAJOR_VERSION
 enum { kDLCPU = 1, kDLCUDA = 2 };
@@ -63,12 +64,12 @@ enum { EXTORCH_EXPORT_VERSION = 1 };
 
 typedef struct {
   uint32_t version;        /* set by extorch_take */
-  DLManagedTensor *tensor; /* NULL when the tensor has no memory to hand out */
-  bool read_only;          /* an Erlang binary sees the memory: do not write to it */
-  char error[256];         /* why there is none */
+  DLManagedTensor *tensor; /* NULL if the memory cannot be shared; see `error` */
+  bool read_only;          /* the memory is shared with an Erlang binary: do not write to it */
+  char error[256];         /* why `tensor` is NULL */
 } extorch_export;
 
-/* Takes a %ExTorch.Tensor{} or its resource. False when the term is neither, or ExTorch is not loaded. */
+/* Accepts a %ExTorch.Tensor{} or its resource. Returns false for any other term, and if ExTorch is not loaded. */
 static inline bool extorch_take(ErlNifEnv *env, ERL_NIF_TERM term, extorch_export *out) {
   ERL_NIF_TERM resource;
   memset(out, 0, sizeof *out);

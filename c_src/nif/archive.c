@@ -1,13 +1,13 @@
-/* LibTorch's own archives over callbacks in Elixir.
+/* LibTorch archives that are read and written by callbacks in Elixir.
  *
- * LibTorch wants to be answered where it asks, so it runs on a thread of its own. The thread asks the calling process
- * by message and waits; the process answers through a NIF. No scheduler waits for anybody.
+ * LibTorch calls its reader and writer synchronously, so it runs on a separate thread. The thread sends its requests to
+ * the calling process as messages and waits; the process answers with a NIF. No scheduler thread ever waits.
  *
- *   thread → process   {ref, {:write, binary} | {:read, at, size} | :size | :done}
+ *   thread → process   {ref, {:write, binary} | {:read, offset, size} | :size | :done}
  *   process → thread   archive_answer(job, …)
  *
- * The thread ends when LibTorch does. It is led there quickly when an answer fails, is late, or will not come since the
- * process is gone or the node is stopping: then writes are swallowed, and reads fail.
+ * The thread ends when LibTorch returns. If an answer fails or times out, the process has exited or the node is
+ * stopping, all further reads fail and all further writes are discarded, so that LibTorch returns soon.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,40 +16,38 @@
 #include "core/os/clock.h"
 #include "core/os/exit_guard.h"
 #include "core/os/thread.h"
-#include "nif/archive.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
 enum { POLL_MS = 100, NS_PER_MS = 1000000, BRIEF_BYTES = 1 << 20, BRIEF_PERCENT = 60 };
 
+/* The request that waits for an answer. */
 typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
 
 typedef struct {
-  xt_mutex lock; /* of all that both sides touch */
+  xt_mutex lock; /* protects the fields that both threads use */
   xt_condition change;
-  bool gone; /* the process is */
+  bool gone; /* the calling process has exited */
   ErlNifMonitor monitor;
   ErlNifPid caller;
-  ErlNifEnv *env; /* of the reference */
+  ErlNifEnv *env; /* holds `ref` */
   ERL_NIF_TERM ref;
-  size_t chunk;
-  int64_t timeout_ms; /* < 0: none */
+  size_t chunk;       /* the most bytes in one message */
+  int64_t timeout_ms; /* negative for no timeout */
 
   asks asks;
-  bool answered, failed; /* the answer is here; it, or an earlier one, was no good */
-  uint8_t *to;           /* where read bytes go */
-  size_t size;
-  uint64_t number; /* the size that was told */
+  bool answered, failed; /* the answer has arrived; this or an earlier request has failed */
+  uint8_t *to;           /* the destination of a read */
+  size_t size;           /* of the read */
+  uint64_t number;       /* the answer to :size */
 
-  bool saves;
-  xt_archive_items items; /* to be saved, or loaded */
-  bool over;
+  bool saves;             /* false for a load */
+  xt_archive_items items; /* the tensors to save, or the loaded ones */
+  bool over;              /* the thread has finished; status and error are set */
   xt_status status;
   xt_error error;
 } job;
-
-static ErlNifResourceType *job_type;
 
 static void free_items(xt_archive_items *items) {
   for (size_t i = 0; i < items->count; i++) {
@@ -60,7 +58,7 @@ static void free_items(xt_archive_items *items) {
   *items = (xt_archive_items){NULL, 0};
 }
 
-static void job_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_job(ErlNifEnv *env, void *object) {
   job *j = object;
   (void)env;
   free_items(&j->items);
@@ -78,28 +76,25 @@ static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMoni
   xt_mutex_unlock(&j->lock);
 }
 
-bool xt_archive_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = job_destroyed, .down = caller_down, .members = 3};
-  job_type = enif_init_resource_type(env, "extorch_archive", &init, ERL_NIF_RT_CREATE, NULL);
-  return job_type != NULL;
-}
+const ErlNifResourceTypeInit xt_archive_callbacks = {.dtor = destroy_job, .down = caller_down};
 
-/* ---- The thread's side ---- */
+/* ---- The thread ---- */
 
-static bool tell(job *j, ErlNifEnv *env, ERL_NIF_TERM what) {
-  ERL_NIF_TERM message = enif_make_tuple2(env, enif_make_copy(env, j->ref), what);
+/* Sends {ref, request} to the calling process. Frees the environment. */
+static bool send_request(job *j, ErlNifEnv *env, ERL_NIF_TERM request) {
+  ERL_NIF_TERM message = enif_make_tuple2(env, enif_make_copy(env, j->ref), request);
   bool sent = enif_send(NULL, &j->caller, env, message);
   enif_free_env(env);
   return sent;
 }
 
-/* The lock is held. Polls, since nothing wakes it when the node stops. */
+/* Called with the lock held. Polls, because nothing signals the condition when the node stops. */
 static void wait_for_answer(job *j) {
   int64_t waited = 0;
   while (!j->answered && !j->gone && !j->failed) {
     if (j->timeout_ms >= 0 && waited >= j->timeout_ms) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_timeout, "the %s gave no answer within %lld ms", j->saves ? "writer" : "reader",
+      xt_error_set(&j->error, XT_STATUS_timeout, "the %s did not answer within %lld ms", j->saves ? "writer" : "reader",
                    (long long)j->timeout_ms);
       break;
     }
@@ -115,8 +110,8 @@ static void wait_for_answer(job *j) {
   if (j->gone && !j->answered) j->failed = true;
 }
 
-/* One question; false when it was not answered well. */
-static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM question) {
+/* Sends a request and waits for its answer. Returns false if it failed. Frees the environment. */
+static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM request) {
   xt_mutex_lock(&j->lock);
   bool may = !j->failed && !j->gone;
   j->asks = may ? what : ASKS_NOTHING;
@@ -125,17 +120,17 @@ static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL
   j->size = size;
   xt_mutex_unlock(&j->lock);
   if (!may) return enif_free_env(env), false;
-  bool sent = tell(j, env, question);
+  bool sent = send_request(j, env, request);
   xt_mutex_lock(&j->lock);
   if (sent) wait_for_answer(j);
   else j->failed = true;
-  j->asks = ASKS_NOTHING; /* a late answer finds nobody */
+  j->asks = ASKS_NOTHING; /* a late answer is ignored */
   bool good = j->answered && !j->failed;
   xt_mutex_unlock(&j->lock);
   return good;
 }
 
-static void write_out(void *context, const void *data, size_t size) {
+static void write_bytes(void *context, const void *data, size_t size) {
   job *j = context;
   for (size_t at = 0, n; at < size; at += n) {
     n = size - at < j->chunk ? size - at : j->chunk;
@@ -144,7 +139,7 @@ static void write_out(void *context, const void *data, size_t size) {
     unsigned char *bytes = env ? enif_make_new_binary(env, n, &binary) : NULL;
     if (!bytes) {
       xt_mutex_lock(&j->lock);
-      if (!j->failed) xt_error_set(&j->error, XT_STATUS_no_memory, "no memory for a piece of the archive");
+      if (!j->failed) xt_error_set(&j->error, XT_STATUS_no_memory, "out of memory while writing the archive");
       j->failed = true;
       xt_mutex_unlock(&j->lock);
       if (env) enif_free_env(env);
@@ -155,20 +150,20 @@ static void write_out(void *context, const void *data, size_t size) {
   }
 }
 
-static bool read_in(void *context, uint64_t from, void *to, size_t size) {
+static bool read_bytes(void *context, uint64_t from, void *to, size_t size) {
   job *j = context;
   for (size_t at = 0, n; at < size; at += n) {
     n = size - at < j->chunk ? size - at : j->chunk;
     ErlNifEnv *env = enif_alloc_env();
     if (!env) return false;
-    ERL_NIF_TERM question =
+    ERL_NIF_TERM request =
         enif_make_tuple3(env, xt_am_read, enif_make_uint64(env, from + at), enif_make_uint64(env, n));
-    if (!ask(j, ASKS_READ, (uint8_t *)to + at, n, env, question)) return false;
+    if (!ask(j, ASKS_READ, (uint8_t *)to + at, n, env, request)) return false;
   }
   return true;
 }
 
-static bool ask_size(void *context, uint64_t *size) {
+static bool read_size(void *context, uint64_t *size) {
   job *j = context;
   ErlNifEnv *env = enif_alloc_env();
   if (!env || !ask(j, ASKS_SIZE, NULL, 0, env, xt_am_size)) return false;
@@ -176,28 +171,30 @@ static bool ask_size(void *context, uint64_t *size) {
   return true;
 }
 
+/* The body of the thread. */
 static void *run(void *object) {
   job *j = object;
-  xt_archive_io io = {write_out, read_in, ask_size, j};
+  xt_archive_io io = {write_bytes, read_bytes, read_size, j};
   xt_error error;
   xt_status status = j->saves ? xt_torch->archive_save(j->items.list, j->items.count, &io, &error)
                               : xt_torch->archive_load(&io, &j->items, &error);
   xt_mutex_lock(&j->lock);
-  /* what went wrong here first explains what LibTorch says of it */
+  /* an error of a callback is the cause of the error that LibTorch reports */
   if (!j->failed && status != XT_STATUS_ok) j->error = error;
   j->status = j->failed ? XT_STATUS_io : status;
   j->over = true;
   bool gone = j->gone;
   xt_mutex_unlock(&j->lock);
   ErlNifEnv *env = gone ? NULL : enif_alloc_env();
-  if (env) tell(j, env, xt_am_done);
+  if (env) send_request(j, env, xt_am_done);
   enif_release_resource(j);
   atomic_fetch_sub(&xt_memory_live.threads, 1);
   return NULL;
 }
 
-/* ---- The process's side ---- */
+/* ---- The calling process ---- */
 
+/* Decodes [{name, tensor}] into j->items. */
 static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
@@ -216,7 +213,7 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
     xt_archive_item *item = &j->items.list[j->items.count];
     if (xt_tensor_take(resource, &item->tensor, error) != XT_STATUS_ok) return false;
     j->items.count++;
-    item->name = malloc(name.size + 1); /* not terminated: it may hold a NUL */
+    item->name = malloc(name.size + 1); /* not NUL-terminated, since it may contain NULs */
     item->name_size = name.size;
     if (!item->name) return false;
     memcpy(item->name, name.data, name.size);
@@ -227,13 +224,26 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
 static xt_status start(ErlNifEnv *env, job *j, xt_error *error) {
   enif_self(env, &j->caller);
   if (enif_monitor_process(env, j, &j->caller, &j->monitor))
-    return xt_error_set(error, XT_STATUS_stopping, "the caller is gone");
+    return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
   enif_keep_resource(j);
   atomic_fetch_add(&xt_memory_live.threads, 1);
-  if (xt_thread_start(run, j)) return XT_STATUS_ok;
+  bool started = xt_thread_start(run, j);
+  if (started) return XT_STATUS_ok;
   atomic_fetch_sub(&xt_memory_live.threads, 1);
   enif_release_resource(j);
-  return xt_error_set(error, XT_STATUS_no_memory, "the system has no thread left");
+  return xt_error_set(error, XT_STATUS_no_memory, "cannot start a thread: the system limit is reached");
+}
+
+static job *new_job(size_t chunk, int64_t timeout_ms, bool saves) {
+  job *j = enif_alloc_resource(xt_archive_type, sizeof *j);
+  memset(j, 0, sizeof *j);
+  xt_mutex_init(&j->lock);
+  xt_condition_init(&j->change);
+  j->chunk = chunk;
+  j->timeout_ms = timeout_ms;
+  j->saves = saves;
+  j->env = enif_alloc_env();
+  return j;
 }
 
 /* archive_start([{name, tensor}] | :load, reference, chunk, timeout | -1) :: {:ok, job, 0} | {:error, e} */
@@ -245,28 +255,17 @@ ERL_NIF_TERM xt_nif_archive_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
   if (!enif_is_ref(env, argv[1]) || !enif_get_uint64(env, argv[2], &chunk) || !chunk ||
       !enif_get_int64(env, argv[3], &timeout))
     return enif_make_badarg(env);
-  job *j = enif_alloc_resource(job_type, sizeof *j);
-  memset(j, 0, sizeof *j);
-  xt_mutex_init(&j->lock);
-  xt_condition_init(&j->change);
-  j->chunk = chunk;
-  j->timeout_ms = timeout;
-  j->saves = argv[0] != xt_am_load;
-  j->env = enif_alloc_env();
+  job *j = new_job(chunk, timeout, argv[0] != xt_am_load);
   ERL_NIF_TERM term = enif_make_resource(env, j);
   enif_release_resource(j);
-  if (!j->env) {
-    xt_error_set(&error, XT_STATUS_no_memory, "no memory for an archive");
-    return xt_make_error(env, &error);
-  }
+  if (!j->env) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while creating an archive");
   j->ref = enif_make_copy(j->env, argv[1]);
   if (j->saves && !get_items(env, argv[0], j, &error))
     return error.status == XT_STATUS_released ? xt_make_error(env, &error) : enif_make_badarg(env);
-  xt_status status = start(env, j, &error);
-  return status == XT_STATUS_ok ? xt_make_ok(env, term) : xt_make_error(env, &error);
+  return xt_make_result(env, start(env, j, &error), term, &error);
 }
 
-/* The lock is held. */
+/* Stores the answer to the current request. Called with the lock held. Returns false if the answer is invalid. */
 static bool take_answer(ErlNifEnv *env, job *j, ERL_NIF_TERM answer) {
   ErlNifBinary bytes;
   ErlNifUInt64 number;
@@ -281,10 +280,10 @@ static bool take_answer(ErlNifEnv *env, job *j, ERL_NIF_TERM answer) {
   return true;
 }
 
-/* archive_answer(job, :ok | binary | size | :error) :: boolean     was it waited for? */
+/* archive_answer(job, :ok | binary | size | :error) :: boolean     false if no request was waiting */
 ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   job *j;
-  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  if (!enif_get_resource(env, argv[0], xt_archive_type, (void **)&j)) return enif_make_badarg(env);
   ErlNifBinary bytes = {.size = 0};
   bool copies = enif_inspect_binary(env, argv[1], &bytes);
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
@@ -297,7 +296,8 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     j->answered = take_answer(env, j, argv[1]);
     if (!j->answered) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_io, "the %s failed", j->saves ? "writer" : "reader");
+      xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid answer",
+                   j->saves ? "writer" : "reader");
     }
     xt_condition_broadcast(&j->change);
   }
@@ -305,11 +305,11 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   return xt_make_bool(waiting);
 }
 
-/* archive_result(job) :: {:ok, [{name, tensor}], bytes} | {:error, e}     once it is done */
+/* archive_result(job) :: {:ok, [{name, tensor}], bytes} | {:error, e}     called after the :done message */
 ERL_NIF_TERM xt_nif_archive_result(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   job *j;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], job_type, (void **)&j)) return enif_make_badarg(env);
+  if (!enif_get_resource(env, argv[0], xt_archive_type, (void **)&j)) return enif_make_badarg(env);
   xt_mutex_lock(&j->lock);
   bool over = j->over;
   xt_status status = j->status;

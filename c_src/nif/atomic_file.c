@@ -1,5 +1,5 @@
-/* Files that appear whole or not at all, written from Elixir: what core/outfile.h promises of a process that dies holds
- * for a BEAM process as well, since its garbage is what closes the file. */
+/* Files that appear completely or not at all (core/os/atomic_file.h), written from Elixir. If the process dies before
+ * it commits, the garbage collection of the resource removes the incomplete file. */
 #include "core/os/atomic_file.h"
 
 #include <stdatomic.h>
@@ -7,107 +7,94 @@
 #include <string.h>
 
 #include "core/memory/reaper.h"
-#include "nif/atomic_file.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
-/* The reaper closes it: that may take as long as the disk likes. */
+/* Closed by the reaper thread, because closing can take long on a slow disk. */
 typedef struct {
-  xt_reapable reapable; /* first */
+  xt_reapable reapable; /* must be first */
   xt_atomic_file file;
-} atomic_file;
+} open_file;
 
 typedef struct {
-  atomic_flag busy;
-  atomic_file *atomic_file; /* NULL: it is closed */
-} atomic_file_resource;
+  atomic_flag busy; /* set while a call uses the file */
+  open_file *open;  /* NULL once it is closed */
+} file_resource;
 
-static ErlNifResourceType *atomic_file_type;
-
-static void free_outfile(xt_reapable *self) {
-  xt_atomic_file_close(&((atomic_file *)self)->file);
+static void close_file(xt_reapable *self) {
+  xt_atomic_file_close(&((open_file *)self)->file);
   free(self);
 }
 
-static void atomic_file_destroyed(ErlNifEnv *env, void *object) {
-  atomic_file_resource *resource = object;
+static void destroy_resource(ErlNifEnv *env, void *object) {
+  file_resource *resource = object;
   (void)env;
-  if (resource->atomic_file) xt_reaper_push(&resource->atomic_file->reapable);
+  if (resource->open) xt_reaper_push(&resource->open->reapable);
 }
 
-bool xt_atomic_file_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = atomic_file_destroyed};
-  atomic_file_type = enif_open_resource_type_x(env, "extorch_atomic_file", &init, ERL_NIF_RT_CREATE, NULL);
-  return atomic_file_type != NULL;
-}
+const ErlNifResourceTypeInit xt_atomic_file_callbacks = {.dtor = destroy_resource};
 
-/* atomic_file_open(path) :: {:ok, outfile, 0} | {:error, e} */
+/* atomic_file_open(path) :: {:ok, file, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifBinary text;
-  char path[4096];
+  char path[XT_PATH_SIZE];
   xt_error error;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || memchr(text.data, 0, text.size))
-    return enif_make_badarg(env);
-  memcpy(path, text.data, text.size);
-  path[text.size] = 0;
-  atomic_file *made = calloc(1, sizeof *made);
-  xt_status status = made ? xt_atomic_file_open(&made->file, path, &error)
-                          : xt_error_set(&error, XT_STATUS_no_memory, "no memory to open the file");
-  if (status != XT_STATUS_ok) {
-    if (made) free_outfile(&made->reapable);
+  if (!xt_get_path(env, argv[0], path)) return enif_make_badarg(env);
+  open_file *open = calloc(1, sizeof *open);
+  if (!open) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while opening the file");
+  open->reapable.run = close_file;
+  if (xt_atomic_file_open(&open->file, path, &error) != XT_STATUS_ok) {
+    close_file(&open->reapable);
     return xt_make_error(env, &error);
   }
-  made->reapable.run = free_outfile;
-  atomic_file_resource *resource = enif_alloc_resource(atomic_file_type, sizeof *resource);
+  file_resource *resource = enif_alloc_resource(xt_atomic_file_type, sizeof *resource);
   atomic_flag_clear(&resource->busy);
-  resource->atomic_file = made;
+  resource->open = open;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
   return xt_make_ok(env, term);
 }
 
-/* False with an error when it is closed, or another process is writing. Ends with clearing `busy`. */
-static bool hold(ErlNifEnv *env, ERL_NIF_TERM term, atomic_file_resource **out, ERL_NIF_TERM *answer) {
-  xt_error error;
-  if (!enif_get_resource(env, term, atomic_file_type, (void **)out)) return *answer = enif_make_badarg(env), false;
-  if (atomic_flag_test_and_set(&(*out)->busy)) {
-    xt_error_set(&error, XT_STATUS_busy, "another process is writing this file");
-    return *answer = xt_make_error(env, &error), false;
-  }
-  if ((*out)->atomic_file) return true;
-  atomic_flag_clear(&(*out)->busy);
-  xt_error_set(&error, XT_STATUS_stale, "this file was closed");
-  return *answer = xt_make_error(env, &error), false;
+/* Marks the file as busy; leave must follow. Fails if the file is closed or busy. */
+static xt_status enter(file_resource *resource, xt_error *error) {
+  if (atomic_flag_test_and_set(&resource->busy))
+    return xt_error_set(error, XT_STATUS_busy, "another process is writing this file");
+  if (resource->open) return XT_STATUS_ok;
+  atomic_flag_clear(&resource->busy);
+  return xt_error_set(error, XT_STATUS_stale, "this file is already closed");
 }
 
-/* atomic_file_write(outfile, binary) :: {:ok, :ok, 0} | {:error, e} */
+static void leave(file_resource *resource) { atomic_flag_clear(&resource->busy); }
+
+static bool get_file(ErlNifEnv *env, ERL_NIF_TERM term, file_resource **out) {
+  return enif_get_resource(env, term, xt_atomic_file_type, (void **)out);
+}
+
+/* atomic_file_write(file, binary) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_write(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  atomic_file_resource *resource;
+  file_resource *resource;
   ErlNifBinary data;
-  ERL_NIF_TERM answer;
   xt_error error;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[1], &data)) return enif_make_badarg(env);
-  if (!hold(env, argv[0], &resource, &answer)) return answer;
-  xt_status status = xt_atomic_file_write(&resource->atomic_file->file, data.data, data.size, &error);
-  atomic_flag_clear(&resource->busy);
-  return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
+  if (!get_file(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &data)) return enif_make_badarg(env);
+  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_atomic_file_write(&resource->open->file, data.data, data.size, &error);
+  leave(resource);
+  return xt_make_result(env, status, xt_am_ok, &error);
 }
 
-/* atomic_file_close(outfile, commit?) :: {:ok, :ok, 0} | {:error, e}     what is not committed is gone */
+/* atomic_file_close(file, commit?) :: {:ok, :ok, 0} | {:error, e}     without a commit the file is removed */
 ERL_NIF_TERM xt_nif_atomic_file_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  atomic_file_resource *resource;
-  ERL_NIF_TERM answer;
+  file_resource *resource;
   xt_error error;
   bool commit;
   (void)argc;
-  if (!xt_get_bool(env, argv[1], &commit)) return enif_make_badarg(env);
-  if (!hold(env, argv[0], &resource, &answer)) return answer;
-  atomic_file *file = resource->atomic_file;
-  xt_status status = commit ? xt_atomic_file_commit(&file->file, true, &error) : XT_STATUS_ok;
-  resource->atomic_file = NULL;
-  atomic_flag_clear(&resource->busy);
-  free_outfile(&file->reapable);
-  return status == XT_STATUS_ok ? xt_make_ok(env, xt_am_ok) : xt_make_error(env, &error);
+  if (!get_file(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &commit)) return enif_make_badarg(env);
+  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  open_file *open = resource->open;
+  xt_status status = commit ? xt_atomic_file_commit(&open->file, true, &error) : XT_STATUS_ok;
+  resource->open = NULL;
+  leave(resource);
+  close_file(&open->reapable);
+  return xt_make_result(env, status, xt_am_ok, &error);
 }

@@ -1,4 +1,4 @@
-/* Many tensors of an open checkpoint, read by steps. */
+/* Batch loads: read many tensors of an open checkpoint, in steps. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,38 +9,36 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-static ErlNifResourceType *batch_load_type;
-
-/* A load that goes on: it keeps the checkpoint in use. One caller at a time. */
+/* A batch load in progress. It has entered the checkpoint. Only one caller at a time can use it. */
 typedef struct {
   atomic_flag busy;
   bool begun;
   xt_checkpoint_resource *checkpoint;
   xt_batch_load load;
-  size_t *entries; /* which of the index, in order */
+  size_t *entries; /* indices of the entries to load, in order */
   size_t count;
 } batch_load;
 
+/* What the reaper thread frees of a batch load: its regions may be large. */
 typedef struct {
-  xt_reapable reapable;
+  xt_reapable reapable; /* must be first */
   xt_batch_load load;
-} dead_load;
+} discarded_load;
 
-static void free_dead(xt_reapable *self) {
-  xt_batch_load_free(&((dead_load *)self)->load);
+static void free_discarded(xt_reapable *self) {
+  xt_batch_load_free(&((discarded_load *)self)->load);
   free(self);
 }
 
-static void batch_load_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_batch_load(ErlNifEnv *env, void *object) {
   batch_load *self = object;
   (void)env;
   free(self->entries);
   if (!self->begun) return;
-  /* regions may be large: the reaper drops them. Without memory for the note it is done here. */
-  dead_load *dead = malloc(sizeof *dead);
-  if (dead) {
-    *dead = (dead_load){{NULL, free_dead}, self->load};
-    xt_reaper_push(&dead->reapable);
+  discarded_load *discarded = malloc(sizeof *discarded);
+  if (discarded) {
+    *discarded = (discarded_load){{NULL, free_discarded}, self->load};
+    xt_reaper_push(&discarded->reapable);
   } else {
     xt_batch_load_free(&self->load);
   }
@@ -48,11 +46,9 @@ static void batch_load_destroyed(ErlNifEnv *env, void *object) {
   enif_release_resource(self->checkpoint);
 }
 
-bool xt_batch_load_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = batch_load_destroyed};
-  batch_load_type = enif_open_resource_type_x(env, "extorch_batch_load", &init, ERL_NIF_RT_CREATE, NULL);
-  return batch_load_type != NULL;
-}
+const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = destroy_batch_load};
+
+/* ---- Begin ---- */
 
 static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
   ERL_NIF_TERM head;
@@ -70,60 +66,76 @@ static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_l
   return true;
 }
 
+/* Marks the storages of the entries and sums up the bytes of their tensors. */
+static uint64_t select_storages(const batch_load *self, const xt_checkpoint *c, bool *wanted) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < self->count; i++) {
+    const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
+    bytes += (uint64_t)xt_tensor_desc_bytes(t);
+    if (bytes > INT64_MAX) bytes = INT64_MAX; /* each tensor is below 2^63 bytes, so the sum cannot wrap */
+    if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
+    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
+  }
+  return bytes;
+}
+
+/* The caller has entered the checkpoint. Once `begun` is set, the batch load leaves it in its destructor. */
+static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource *resource, bool verify,
+                       uint64_t *tensor_bytes, xt_error *error) {
+  const xt_checkpoint *c = &resource->handle->checkpoint;
+  bool *wanted = calloc(c->rebuild.storage_count + 1, sizeof *wanted);
+  if (!wanted) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
+  *tensor_bytes = select_storages(self, c, wanted);
+  xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
+  xt_status status = xt_batch_load_begin(&self->load, &reader, wanted, error);
+  free(wanted);
+  enif_keep_resource(resource);
+  self->checkpoint = resource;
+  self->begun = true;
+  return status;
+}
+
 /* batch_load_begin(checkpoint, [entry's index] | :all, verify?)
- *   :: {:ok, {loading, bytes to read, bytes of all tensors}, 0} | {:error, e} */
+ *   :: {:ok, {batch_load, bytes to read, bytes of all tensors}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
+  uint64_t tensor_bytes = 0;
   xt_error error;
   bool verify;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  const xt_checkpoint *c = &resource->handle->checkpoint;
-  batch_load *self = enif_alloc_resource(batch_load_type, sizeof *self);
+  batch_load *self = enif_alloc_resource(xt_batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
   atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
-  bool *wanted = calloc(c->rebuild.storage_count + 1, sizeof *wanted);
-  if (!wanted || !get_entries(env, argv[1], c->index.count, self)) {
-    free(wanted);
-    xt_checkpoint_leave(resource);
-    return enif_make_badarg(env);
-  }
-  uint64_t logical = 0;
-  for (size_t i = 0; i < self->count; i++) {
-    const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
-    logical += (uint64_t)xt_tensor_desc_bytes(t); /* each is below 2^63, and the sum only has to exceed a limit */
-    if (logical > INT64_MAX) logical = INT64_MAX;
-    if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
-    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
-  }
-  xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
-  xt_status status = xt_batch_load_begin(&self->load, &reader, wanted, &error);
-  free(wanted);
-  enif_keep_resource(resource);
-  self->checkpoint = resource;
-  self->begun = true;
+  bool valid = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self);
+  xt_status status = valid ? begin(env, self, resource, verify, &tensor_bytes, &error) : XT_STATUS_ok;
+  if (!self->begun) xt_checkpoint_leave(resource);
+  if (!valid) return enif_make_badarg(env);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(
-      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->load.total), enif_make_uint64(env, logical)));
+      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->load.total), enif_make_uint64(env, tensor_bytes)));
 }
 
-static xt_status make_all(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
+/* ---- Steps ---- */
+
+/* Makes the list of all tensors. */
+static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
   xt_status status =
-      terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "no memory for the tensors' terms");
+      terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   const xt_checkpoint *c = self->load.reader.checkpoint;
-  xt_storage_origin from = {c, NULL, self->load.regions};
+  xt_storage_origin origin = {c, NULL, self->load.regions};
   for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
-    status = xt_materialize_term(env, &from, c->index.entries[self->entries[i]].tensor, &terms[i], error);
+    status = xt_materialize_term(env, &origin, c->index.entries[self->entries[i]].tensor, &terms[i], error);
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   enif_free(terms);
   return status;
 }
 
-/* batch_load_step(loading, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
+/* batch_load_step(batch_load, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   batch_load *self;
   ErlNifUInt64 budget;
@@ -131,17 +143,15 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   bool finished = false;
   ERL_NIF_TERM list = xt_am_nil;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
     return enif_make_badarg(env);
-  if (atomic_flag_test_and_set(&self->busy)) {
-    xt_error_set(&error, XT_STATUS_busy, "another process is going on with this load");
-    return xt_make_error(env, &error);
-  }
+  if (atomic_flag_test_and_set(&self->busy))
+    return xt_make_failure(env, XT_STATUS_busy, "another process is using this batch load");
   self->load.reader.context = env;
   xt_checkpoint_handle *handle = self->checkpoint->handle;
   xt_status status = xt_batch_load_step(&self->load, budget, &finished, &error);
   if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(handle, status, &error);
-  if (status == XT_STATUS_ok && finished) status = make_all(env, self, &list, &error);
+  if (status == XT_STATUS_ok && finished) status = make_tensors(env, self, &list, &error);
   uint64_t done = self->load.done;
   atomic_flag_clear(&self->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);

@@ -1,59 +1,46 @@
-/* Tensors as raw memory, and raw memory as tensors, without a copy. */
-#include "nif/blob.h"
-
-#include <string.h>
-
-#include "core/memory/lease.h"
+/* Blobs: the memory of a tensor as an address, and a tensor over memory that something else owns. Nothing is copied. */
+#include "core/checkpoint/record_reader.h"
 #include "core/os/address.h"
 #include "nif/pin.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-/* A blob's owner: another handle of the tensor. It has no release/1, so the address in the blob is good while the
- * blob lives. */
-typedef struct {
-  xt_tensor *handle;
-} owner_resource;
+/* ---- Tensor to blob ---- */
 
-static ErlNifResourceType *owner_type;
-
-static void owner_destroyed(ErlNifEnv *env, void *object) {
-  owner_resource *owner = object;
-  (void)env;
-  xt_tensor_drop(owner->handle);
-}
-
-bool xt_blob_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = owner_destroyed};
-  owner_type = enif_open_resource_type_x(env, "extorch_owner", &init, ERL_NIF_RT_CREATE, NULL);
-  return owner_type != NULL;
-}
-
-/* The owner of all blobs of one tensor: made once, since a resource of its own would double the cost of a blob. */
-static owner_resource *owner_of(xt_tensor_resource *resource) {
-  void *owner = atomic_load(&resource->owner);
-  if (owner) return owner;
-  owner_resource *made = enif_alloc_resource(owner_type, sizeof *made);
-  made->handle = xt_tensor_keep(resource->handle);
-  if (atomic_compare_exchange_strong(&resource->owner, &owner, made)) return made;
-  enif_release_resource(made); /* another call was first */
+static xt_tensor_resource *new_owner(xt_tensor *handle) {
+  xt_tensor_resource *owner = xt_tensor_resource_new(xt_tensor_keep(handle));
+  owner->is_blob_owner = true;
   return owner;
+}
+
+/* Makes the %Tensor{} that owns the blobs of a tensor. All blobs of a tensor share one owner, because creating a
+ * resource costs as much as the rest of the call. */
+static ERL_NIF_TERM make_owner(ErlNifEnv *env, xt_tensor_resource *resource, ERL_NIF_TERM shape) {
+  if (resource->is_blob_owner) return xt_make_tensor_struct(env, resource, shape);
+  void *cached = atomic_load(&resource->blob_owner);
+  if (cached && !xt_tensor_is_released(cached)) return xt_make_tensor_struct(env, cached, shape);
+  xt_tensor_resource *owner = new_owner(resource->handle);
+  ERL_NIF_TERM term = xt_make_tensor_struct(env, owner, shape);
+  /* The cache keeps the reference. If another call was faster, or the cached owner was released, it is not cached. */
+  if (cached || !atomic_compare_exchange_strong(&resource->blob_owner, &cached, owner)) enif_release_resource(owner);
+  return term;
 }
 
 static ERL_NIF_TERM make_blob(ErlNifEnv *env, xt_tensor_resource *resource) {
   const xt_tensor_info *info = &resource->handle->info;
-  /* in the order maps keep them: sorting costs */
+  ERL_NIF_TERM shape = xt_make_dims(env, info->sizes, info->ndim);
+  /* in the order of a map, so that they do not have to be sorted */
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_element_size,
                          xt_am_owner,      xt_am_ptr,    xt_am_shape, xt_am_strides};
   ERL_NIF_TERM values[] = {xt_am_module_blob,
                            xt_make_device(env, info->device),
                            xt_make_dtype(info->dtype),
                            enif_make_uint64(env, xt_dtype_get(info->dtype)->size),
-                           enif_make_resource(env, owner_of(resource)),
+                           make_owner(env, resource, shape),
                            enif_make_uint64(env, (uintptr_t)info->data),
-                           xt_make_dims(env, info->sizes, info->ndim),
-                           xt_make_dims(env, info->strides, info->ndim)};
+                           shape,
+                           xt_make_dim_list(env, info->strides, info->ndim)};
   return xt_make_struct(env, keys, values, 8);
 }
 
@@ -65,90 +52,107 @@ ERL_NIF_TERM xt_nif_blob_to_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_status status = xt_tensor_check_plain(&resource->handle->info, &error);
-  ERL_NIF_TERM result = status == XT_STATUS_ok ? xt_make_ok(env, make_blob(env, resource)) : xt_make_error(env, &error);
+  ERL_NIF_TERM blob = status == XT_STATUS_ok ? make_blob(env, resource) : xt_am_nil;
   xt_tensor_leave(resource);
-  return result;
+  return xt_make_result(env, status, blob, &error);
 }
 
-/* Everything LibTorch would only assert: rank, signs, overflow; and for CPU memory, that it is there. */
-static xt_status check_foreign(const xt_foreign *memory, int64_t *strides, int stride_count, bool probe,
-                               xt_error *error) {
-  const xt_dtype_info *dtype = xt_dtype_get(memory->dtype);
-  int64_t last = 0, step, elements = 1;
-  size_t bytes;
-  bool empty = false;
-  if (dtype->kind == XT_KIND_QUANT)
-    return xt_error_set(error, XT_STATUS_unsupported, "%s needs a scale: hand over the integers", dtype->name);
+/* ---- Blob to tensor: decoding ---- */
+
+static bool get_field(ErlNifEnv *env, ERL_NIF_TERM map, ERL_NIF_TERM key, ERL_NIF_TERM *out) {
+  return enif_get_map_value(env, map, key, out) && *out != xt_am_nil;
+}
+
+static xt_status invalid(xt_error *error, const char *message) {
+  return xt_error_set(error, XT_STATUS_bad_argument, "%s", message);
+}
+
+static xt_status contiguous_strides(const int64_t *sizes, int ndim, int64_t *strides, xt_error *error) {
+  int64_t step = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    strides[d] = step;
+    if (sizes[d] > 0 && __builtin_mul_overflow(step, sizes[d], &step))
+      return invalid(error, "the shape is too large: its size overflows 64 bits");
+  }
+  return XT_STATUS_ok;
+}
+
+/* Decodes the map or struct. memory->sizes and memory->strides point to `sizes` and `strides`. */
+static xt_status get_foreign(ErlNifEnv *env, ERL_NIF_TERM info, xt_foreign *memory, int64_t *sizes, int64_t *strides,
+                             xt_error *error) {
+  ERL_NIF_TERM term;
+  ErlNifUInt64 address;
+  int stride_count;
+  if (!get_field(env, info, xt_am_ptr, &term) || !enif_get_uint64(env, term, &address))
+    return invalid(error, "ptr must be an address, a non-negative integer");
+  if (!get_field(env, info, xt_am_shape, &term) || !xt_get_dims(env, term, sizes, &memory->ndim))
+    return invalid(error, "shape must be a tuple or list of at most 64 integers");
+  if (!get_field(env, info, xt_am_dtype, &term) || !xt_get_dtype(env, term, &memory->dtype))
+    return invalid(error, "dtype must be one of ExTorch.DType.names/0, a short name or an Nx type");
+  memory->device = (xt_device){XT_DEVICE_CPU, -1};
+  if (get_field(env, info, xt_am_device, &term) && !xt_get_device(env, term, &memory->device))
+    return invalid(error, "device must be :cpu, :cuda or {:cuda, n}");
+  if (memory->device.type != XT_DEVICE_CPU && memory->device.type != XT_DEVICE_CUDA)
+    return xt_error_set(error, XT_STATUS_unsupported, "the device of a blob must be :cpu or {:cuda, n}");
+  memory->data = (void *)(uintptr_t)address;
+  if (!get_field(env, info, xt_am_strides, &term)) return contiguous_strides(sizes, memory->ndim, strides, error);
+  if (!xt_get_dims(env, term, strides, &stride_count))
+    return invalid(error, "strides must be a tuple or list of integers");
   if (stride_count != memory->ndim)
-    return xt_error_set(error, XT_STATUS_bad_argument, "strides has %d elements for a shape of %d", stride_count,
-                        memory->ndim);
+    return xt_error_set(error, XT_STATUS_bad_argument, "shape has %d dimensions, but strides has %d", memory->ndim,
+                        stride_count);
+  return XT_STATUS_ok;
+}
+
+/* ---- Blob to tensor: checks ---- */
+
+/* Computes the bytes from the first element to the end of the last one; 0 if there are no elements. */
+static xt_status check_span(const xt_foreign *memory, size_t *bytes, xt_error *error) {
+  int64_t last = 0, step, elements = 1;
+  bool empty = false;
   for (int d = 0; d < memory->ndim; d++) {
-    if (memory->sizes[d] < 0 || strides[d] < 0)
+    if (memory->sizes[d] < 0 || memory->strides[d] < 0)
       return xt_error_set(error, XT_STATUS_bad_argument, "dimension %d has a negative %s", d,
                           memory->sizes[d] < 0 ? "size" : "stride");
     if (memory->sizes[d] == 0) empty = true;
   }
-  for (int d = 0; d < memory->ndim && !empty; d++)
-    if (__builtin_mul_overflow(memory->sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
-        __builtin_mul_overflow(elements, memory->sizes[d], &elements))
-      return xt_error_set(error, XT_STATUS_bad_argument, "shape and strides overflow 64 bits");
+  *bytes = 0;
   if (empty) return XT_STATUS_ok;
+  for (int d = 0; d < memory->ndim; d++)
+    if (__builtin_mul_overflow(memory->sizes[d] - 1, memory->strides[d], &step) ||
+        __builtin_add_overflow(last, step, &last) || __builtin_mul_overflow(elements, memory->sizes[d], &elements))
+      return invalid(error, "shape and strides overflow 64 bits");
+  if (__builtin_mul_overflow((size_t)last + 1, xt_dtype_get(memory->dtype)->size, bytes) || *bytes > INT64_MAX)
+    return invalid(error, "shape and strides exceed the address space");
+  return XT_STATUS_ok;
+}
+
+/* Checks what LibTorch would only assert. With `probe`, also checks that CPU memory is readable. */
+static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *error) {
+  const xt_dtype_info *dtype = xt_dtype_get(memory->dtype);
+  size_t bytes = 0;
   uintptr_t end;
-  if (__builtin_mul_overflow((size_t)last + 1, dtype->size, &bytes) || bytes > INT64_MAX ||
-      __builtin_add_overflow((uintptr_t)memory->data, bytes, &end))
-    return xt_error_set(error, XT_STATUS_bad_argument, "shape and strides reach past the address space");
-  if (!memory->data) return xt_error_set(error, XT_STATUS_bad_argument, "ptr is null");
-  size_t alignment = dtype->kind == XT_KIND_COMPLEX ? dtype->size / 2 : dtype->size;
-  if (memory->device.type == XT_DEVICE_CPU && (uintptr_t)memory->data % alignment)
+  if (dtype->kind == XT_KIND_QUANT)
+    return xt_error_set(error, XT_STATUS_unsupported, "%s needs a scale; pass the memory as integers", dtype->name);
+  xt_status status = check_span(memory, &bytes, error);
+  if (status != XT_STATUS_ok || !bytes) return status;
+  if (__builtin_add_overflow((uintptr_t)memory->data, bytes, &end))
+    return invalid(error, "shape and strides exceed the address space");
+  if (!memory->data) return invalid(error, "ptr is null");
+  if (memory->device.type != XT_DEVICE_CPU) return XT_STATUS_ok;
+  if (!xt_dtype_aligned(memory->data, memory->dtype))
     return xt_error_set(error, XT_STATUS_bad_argument, "ptr is not aligned for %s", dtype->name);
-  if (probe && memory->device.type == XT_DEVICE_CPU && !xt_address_readable(memory->data, bytes))
-    return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not memory of this process", bytes,
-                        memory->data);
+  if (probe && !xt_address_readable(memory->data, bytes))
+    return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not readable memory of this process",
+                        bytes, memory->data);
   return XT_STATUS_ok;
 }
 
-static bool get_key(ErlNifEnv *env, ERL_NIF_TERM map, ERL_NIF_TERM key, ERL_NIF_TERM *out) {
-  return enif_get_map_value(env, map, key, out) && *out != xt_am_nil;
-}
-
-static xt_status missing(xt_error *error, const char *what) {
-  return xt_error_set(error, XT_STATUS_bad_argument, "%s", what);
-}
-
-static xt_status get_foreign(ErlNifEnv *env, ERL_NIF_TERM info, xt_foreign *memory, int64_t *sizes, int64_t *strides,
-                             int *stride_count, xt_error *error) {
-  ERL_NIF_TERM term;
-  ErlNifUInt64 address;
-  if (!get_key(env, info, xt_am_ptr, &term) || !enif_get_uint64(env, term, &address))
-    return missing(error, "ptr must be an address, an integer of 0 or more");
-  if (!get_key(env, info, xt_am_shape, &term) || !xt_get_dims(env, term, sizes, &memory->ndim))
-    return missing(error, "shape must be a tuple or list of at most 64 integers");
-  if (!get_key(env, info, xt_am_dtype, &term) || !xt_get_dtype(env, term, &memory->dtype))
-    return missing(error, "dtype must be one of ExTorch.DType.names/0, a short name or an Nx type");
-  memory->device = (xt_device){XT_DEVICE_CPU, -1};
-  if (get_key(env, info, xt_am_device, &term) && !xt_get_device(env, term, &memory->device))
-    return missing(error, "device must be :cpu, :cuda or {:cuda, n}");
-  if (memory->device.type != XT_DEVICE_CPU && memory->device.type != XT_DEVICE_CUDA)
-    return xt_error_set(error, XT_STATUS_unsupported, "a blob is memory of :cpu or {:cuda, n}");
-  memory->data = (void *)(uintptr_t)address;
-  *stride_count = memory->ndim;
-  if (get_key(env, info, xt_am_strides, &term)) {
-    if (!xt_get_dims(env, term, strides, stride_count))
-      return missing(error, "strides must be a tuple or list of integers");
-    return XT_STATUS_ok;
-  }
-  int64_t step = 1;
-  for (int d = memory->ndim - 1; d >= 0; d--) {
-    strides[d] = step;
-    if (sizes[d] > 0 && __builtin_mul_overflow(step, sizes[d], &step))
-      return missing(error, "the shape overflows 64 bits");
-  }
-  return XT_STATUS_ok;
-}
+/* ---- Blob to tensor: ownership ---- */
 
 static void drop_owner(void *tensor) { xt_tensor_drop(tensor); }
 
-/* Memory inside a binary that is named as the owner is that binary's, and immutable. */
+/* If the memory is inside a binary that is the owner, it is immutable, so it is frozen. */
 static void freeze_binary(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const void *data) {
   ErlNifBinary binary;
   if (!enif_inspect_binary(env, owner, &binary)) return;
@@ -156,30 +160,39 @@ static void freeze_binary(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const
   if (at >= start && at - start < binary.size) xt_frozen_add(&pin->frozen, binary.data, binary.size);
 }
 
-/* Who keeps the memory. A blob that nobody else was named for has a handle as its owner, which is kept as it is; in
- * every other case a pin holds the owner that was given and the one inside the blob. */
-static xt_status own(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, xt_error *error) {
-  owner_resource *ours = NULL;
-  ERL_NIF_TERM inside, copy;
-  bool has_inside = get_key(env, info, xt_am_owner, &inside);
-  if (has_inside) enif_get_resource(env, inside, owner_type, (void **)&ours);
-  if (ours && given == xt_am_nil) {
-    memory->owner = xt_tensor_keep(ours->handle);
+/* Pins a term and the tensors inside it. */
+static xt_status pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error) {
+  ERL_NIF_TERM copy;
+  if (!xt_pin_term(pin, owner, &copy))
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
+  return xt_pin_tensors(env, pin, owner, error);
+}
+
+/* Sets the owner of the memory. If only the blob has an owner, its handle is enough. In all other cases a pin holds the
+ * owner of the blob, if any, and the owner that was given as an option, if any. */
+static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, xt_error *error) {
+  xt_tensor_resource *resource;
+  ERL_NIF_TERM owner;
+  xt_status status = XT_STATUS_ok;
+  bool has_owner = get_field(env, info, xt_am_owner, &owner);
+  if (has_owner && given == xt_am_nil && xt_get_tensor(env, owner, &resource) && resource->is_blob_owner) {
+    memory->owner = xt_tensor_keep(resource->handle);
     memory->release = drop_owner;
     memory->light = true;
     return XT_STATUS_ok;
   }
   xt_pin *pin = xt_pin_new();
-  bool copied =
-      pin && (given == xt_am_nil || xt_pin_term(pin, given, &copy)) && (!has_inside || xt_pin_term(pin, inside, &copy));
-  xt_status status = copied ? xt_pin_tensors(env, pin, given, error)
-                            : xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
-  if (status == XT_STATUS_ok && has_inside) status = xt_pin_tensors(env, pin, inside, error);
-  if (status == XT_STATUS_ok && given != xt_am_nil) freeze_binary(env, pin, given, memory->data);
-  if (status != XT_STATUS_ok && pin) xt_pin_release(pin);
+  if (!pin) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
+  if (given != xt_am_nil) status = pin_owner(env, pin, given, error);
+  if (status == XT_STATUS_ok && has_owner) status = pin_owner(env, pin, owner, error);
+  if (status != XT_STATUS_ok) {
+    xt_pin_release(pin);
+    return status;
+  }
+  freeze_binary(env, pin, given, memory->data);
   memory->owner = pin;
   memory->release = xt_pin_release;
-  return status;
+  return XT_STATUS_ok;
 }
 
 /* blob_from_blob(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e} */
@@ -189,41 +202,11 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_tensor *tensor = NULL;
   xt_error error;
   bool validate;
-  int stride_count;
   (void)argc;
   if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate)) return enif_make_badarg(env);
-  xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &stride_count, &error);
-  if (status == XT_STATUS_ok) status = check_foreign(&memory, strides, stride_count, validate, &error);
-  if (status == XT_STATUS_ok) status = own(env, argv[0], argv[1], &memory, &error);
+  xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &error);
+  if (status == XT_STATUS_ok) status = check_foreign(&memory, validate, &error);
+  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
-  return xt_return_tensor(env, status, tensor, &error);
-}
-
-/* lease_keep(tensor) :: {:ok, address, 0} | {:error, e}     the memory stays until lease_end(address) */
-ERL_NIF_TERM xt_nif_lease_keep(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_tensor_resource *resource;
-  xt_tensor *handle;
-  xt_error error;
-  (void)argc;
-  if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
-  xt_status status = xt_tensor_take(resource, &handle, &error);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  status = xt_tensor_check_plain(&handle->info, &error);
-  if (status == XT_STATUS_ok && !xt_lease_keep(handle->info.data, handle))
-    status = xt_error_set(&error, XT_STATUS_no_memory, "no memory for the lease");
-  if (status != XT_STATUS_ok) {
-    xt_tensor_drop(handle);
-    return xt_make_error(env, &error);
-  }
-  return xt_make_ok(env, enif_make_uint64(env, (uintptr_t)handle->info.data));
-}
-
-/* lease_release(address) :: boolean     false: there is no such lease */
-ERL_NIF_TERM xt_nif_lease_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifUInt64 address;
-  (void)argc;
-  if (!enif_get_uint64(env, argv[0], &address)) return enif_make_badarg(env);
-  xt_tensor *handle = xt_lease_release((void *)(uintptr_t)address);
-  if (handle) xt_tensor_drop(handle);
-  return xt_make_bool(handle != NULL);
+  return xt_make_tensor_result(env, status, tensor, &error);
 }

@@ -1,14 +1,9 @@
-/* The checkpoint resource: its life, and what the other checkpoint_*.c files share. */
+/* The checkpoint resource: its lifetime, and the functions that the other checkpoint_*.c files share. */
 #include "nif/checkpoint.h"
 
 #include <stdlib.h>
 
-#include "nif/pin.h"
 #include "nif/table.h"
-
-static ErlNifResourceType *checkpoint_type, *region_type;
-
-/* ---- Life ---- */
 
 void xt_checkpoint_handle_free(xt_reapable *self) {
   xt_checkpoint_handle *handle = (xt_checkpoint_handle *)self;
@@ -26,46 +21,28 @@ xt_checkpoint_handle *xt_checkpoint_handle_new(void) {
   return handle;
 }
 
-/* True when it was open: whoever closes first closes. */
+/* Returns true if the checkpoint was open, that is for the first call only. */
 static bool close_resource(xt_checkpoint_resource *resource) {
   uint_least64_t before = atomic_fetch_or(&resource->state, 1);
   if (before == 0) xt_reaper_push(&resource->handle->reapable);
   return !(before & 1);
 }
 
-static void checkpoint_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_checkpoint(ErlNifEnv *env, void *object) {
   (void)env;
   close_resource(object);
 }
 
-/* What a binary over a region keeps. */
-typedef struct {
-  xt_region *region;
-  xt_frozen frozen;
-} region_view;
-
-static void region_destroyed(ErlNifEnv *env, void *object) {
-  region_view *view = object;
-  (void)env;
-  xt_frozen_remove(&view->frozen);
-  xt_region_drop_later(view->region);
-}
-
-bool xt_checkpoint_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit checkpoints = {.dtor = checkpoint_destroyed}, regions = {.dtor = region_destroyed};
-  checkpoint_type = enif_open_resource_type_x(env, "extorch_checkpoint", &checkpoints, ERL_NIF_RT_CREATE, NULL);
-  region_type = enif_open_resource_type_x(env, "extorch_region", &regions, ERL_NIF_RT_CREATE, NULL);
-  return checkpoint_type && region_type;
-}
+const ErlNifResourceTypeInit xt_checkpoint_callbacks = {.dtor = destroy_checkpoint};
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out) {
-  return enif_get_resource(env, term, checkpoint_type, (void **)out);
+  return enif_get_resource(env, term, xt_checkpoint_type, (void **)out);
 }
 
 xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error) {
   uint_least64_t state = atomic_load(&resource->state);
   do {
-    if (state & 1) return xt_error_set(error, XT_STATUS_released, "this checkpoint was closed; open it again");
+    if (state & 1) return xt_error_set(error, XT_STATUS_released, "the checkpoint is closed; open it again");
   } while (!atomic_compare_exchange_weak(&resource->state, &state, state + 2));
   return XT_STATUS_ok;
 }
@@ -74,7 +51,7 @@ xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error)
   xt_status status = xt_checkpoint_enter_unopened(resource, error);
   if (status != XT_STATUS_ok || resource->handle->open) return status;
   xt_checkpoint_leave(resource);
-  return xt_error_set(error, XT_STATUS_bad_argument, "this checkpoint is not open yet");
+  return xt_error_set(error, XT_STATUS_bad_argument, "the checkpoint is not open yet");
 }
 
 void xt_checkpoint_leave(xt_checkpoint_resource *resource) {
@@ -89,28 +66,19 @@ xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status
   return error->status;
 }
 
-static bool caller_gone(void *env) { return !enif_is_current_process_alive(env); }
+static bool caller_is_dead(void *env) { return !enif_is_current_process_alive(env); }
 
 xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNifEnv *env, bool verify) {
   return (xt_record_reader){.checkpoint = &handle->checkpoint,
                             .file = &handle->file,
                             .memory = handle->checkpoint.unpacked ? handle->checkpoint.memory : handle->memory,
                             .verify = verify,
-                            .stop = caller_gone,
+                            .stop = caller_is_dead,
                             .context = env};
 }
 
-ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
-  region_view *view = enif_alloc_resource(region_type, sizeof *view);
-  view->region = region;
-  xt_frozen_add(&view->frozen, data, size);
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, view, data, size);
-  enif_release_resource(view);
-  return binary;
-}
-
 ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle) {
-  xt_checkpoint_resource *resource = enif_alloc_resource(checkpoint_type, sizeof *resource);
+  xt_checkpoint_resource *resource = enif_alloc_resource(xt_checkpoint_type, sizeof *resource);
   atomic_init(&resource->state, 0);
   resource->handle = handle;
   ERL_NIF_TERM term = enif_make_resource(env, resource);
@@ -118,24 +86,7 @@ ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle) {
   return term;
 }
 
-static void release_pin(xt_region *self) { xt_pin_release(self->owner); }
-
-xt_region *xt_pin_binary(ERL_NIF_TERM term) {
-  ErlNifBinary binary;
-  ERL_NIF_TERM copy;
-  xt_pin *pin = xt_pin_new();
-  if (pin && xt_pin_term(pin, term, &copy) && enif_inspect_binary(pin->env, copy, &binary)) {
-    xt_region *region = xt_region_foreign(binary.data, binary.size, pin, release_pin);
-    if (region) {
-      xt_frozen_add(&pin->frozen, binary.data, binary.size);
-      return region;
-    }
-  }
-  if (pin) xt_pin_release(pin);
-  return NULL;
-}
-
-/* checkpoint_close(checkpoint) :: boolean     was it open? */
+/* checkpoint_close(checkpoint) :: boolean     true if it was open */
 ERL_NIF_TERM xt_nif_checkpoint_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   (void)argc;

@@ -1,4 +1,4 @@
-/* The checkpoint resource: an open checkpoint and where its bytes are. */
+/* The checkpoint resource: an open checkpoint and the file or memory that it is read from. */
 #ifndef XT_NIF_CHECKPOINT_H
 #define XT_NIF_CHECKPOINT_H
 
@@ -7,61 +7,59 @@
 #include "core/checkpoint/record_reader.h"
 #include "nif/term.h"
 
-/* Life, as a tensor's (nif_tensor.h): state = 2 × calls inside + 1 if closed. What is inside is freed by the reaper. */
+/* Freed by the reaper thread. */
 typedef struct {
-  xt_reapable reapable; /* first */
+  xt_reapable reapable; /* must be first */
   xt_checkpoint checkpoint;
   xt_file file;
-  xt_region *memory; /* the file's map, or the binary */
-  bool open;         /* parsed to the end */
-  xt_need need;      /* what the source was asked for, while it is not */
+  xt_region *memory; /* the mapped file, or the binary */
+  bool open;         /* opening has finished */
+  xt_need need;      /* the bytes that opening waits for, if a source is read by Elixir */
 } xt_checkpoint_handle;
 
+/* The state word works like that of a tensor (nif/tensor.h): 2 × (calls that use the handle) + (1 if closed). */
 typedef struct {
   atomic_uint_least64_t state;
   xt_checkpoint_handle *handle;
 } xt_checkpoint_resource;
 
-bool xt_checkpoint_register(ErlNifEnv *env);
-bool xt_batch_load_register(ErlNifEnv *env);
+typedef struct {
+  bool strict, mmap, verify;
+  xt_limits limits;
+  uint64_t offset;
+} xt_checkpoint_options;
+
+/* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset}. */
+bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out);
+
+/* The handle stays valid between enter and leave. Enter fails if the checkpoint is closed or not open yet. */
 xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error);
 void xt_checkpoint_leave(xt_checkpoint_resource *resource);
 
-/* As xt_checkpoint_enter, for a checkpoint that may still be opening. */
+/* Same as xt_checkpoint_enter, but also enters a checkpoint that is not open yet. */
 xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error);
 
-/* An empty handle; NULL when there is no memory. The free function is the reaper's too. */
+/* Returns an empty handle, or NULL if out of memory. The free function is also its xt_reapable callback. */
 xt_checkpoint_handle *xt_checkpoint_handle_new(void);
 void xt_checkpoint_handle_free(xt_reapable *self);
 
-/* The resource term of a handle, which it takes over. */
+/* Creates a checkpoint resource. Takes ownership of the handle. */
 ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle);
 
-/* A checkpoint that a stream will describe: kept, and in use until xt_checkpoint_leave. */
-xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *term,
+/* Creates a checkpoint that a push parser fills. The resource is kept and entered: the caller must call
+ * xt_checkpoint_leave and release the resource. */
+xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkpoint_resource **out, ERL_NIF_TERM *made,
                                  xt_error *error);
 
-/* How the bytes of an opened checkpoint are read for this caller. */
+/* Returns a reader of the records. It stops when the calling process dies. */
 xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNifEnv *env, bool verify);
 
-/* The status of a read: if the file changed meanwhile, `:file_changed` in place of what was found in it. */
+/* Returns the status of a read, or `:file_changed` if the file has changed since it was opened. */
 xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status status, xt_error *error);
 
-/* A binary over a region, which is taken over. */
-ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
-
-/* A frozen region over a binary, pinned; NULL when there is no memory. */
-xt_region *xt_pin_binary(ERL_NIF_TERM binary);
-
-/* Bytes of a tensor's elements; of all its parts, when it is sparse. */
+/* Returns the bytes of all elements; for a sparse tensor, the bytes of all its parts. */
 int64_t xt_tensor_desc_bytes(const xt_tensor_desc *tensor);
-
-/* %ExTorch.Checkpoint.Entry{} */
-ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i);
-
-/* A leaf of the object tree or a key: everything but tensors. False when there is no memory. */
-bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out);
 
 #endif

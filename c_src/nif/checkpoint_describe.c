@@ -1,7 +1,8 @@
-/* What an open checkpoint contains: names, entries, metadata, storages, records. */
+/* Describes an open checkpoint: names, entries, metadata, storages and records. */
 #include <string.h>
 
 #include "nif/checkpoint.h"
+#include "nif/object.h"
 #include "nif/table.h"
 
 static ERL_NIF_TERM make_path(ErlNifEnv *env, const xt_checkpoint *c, const xt_path *path) {
@@ -22,7 +23,7 @@ int64_t xt_tensor_desc_bytes(const xt_tensor_desc *t) {
   return bytes;
 }
 
-static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_tensor_desc *t) {
+static ERL_NIF_TERM make_kind(const xt_checkpoint *c, const xt_tensor_desc *t) {
   switch (t->layout) {
   case XT_LAYOUT_COO: return xt_am_sparse_coo;
   case XT_LAYOUT_CSR: return xt_am_sparse_csr;
@@ -35,21 +36,21 @@ static ERL_NIF_TERM kind_of(const xt_checkpoint *c, const xt_tensor_desc *t) {
   return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
 }
 
-ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
+static ERL_NIF_TERM make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   const xt_index_entry *entry = &c->index.entries[i];
   const xt_tensor_desc *t = entry->tensor;
   const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->rebuild.storages[t->storage];
   bool sparse = t->layout != XT_LAYOUT_STRIDED;
-  const xt_storage *saved = sparse ? &c->rebuild.storages[t->more->parts[t->part_count - 1]->storage] : storage;
+  const xt_storage *located = sparse ? &c->rebuild.storages[t->more->parts[t->part_count - 1]->storage] : storage;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
                          xt_am_name,       xt_am_nbytes,  xt_am_offset, xt_am_path,  xt_am_requires_grad,
                          xt_am_shape,      xt_am_storage, xt_am_strides};
   ERL_NIF_TERM values[] = {
       xt_am_module_entry,
-      saved ? xt_make_text(env, saved->location, saved->location_size) : xt_make_text(env, "meta", 4),
+      located ? xt_make_text(env, located->location, located->location_size) : xt_make_text(env, "meta", 4),
       xt_make_dtype(t->dtype),
       enif_make_uint64(env, i),
-      kind_of(c, t),
+      make_kind(c, t),
       xt_make_text(env, entry->name, entry->name_size),
       enif_make_int64(env, xt_tensor_desc_bytes(t)),
       enif_make_int64(env, t->offset),
@@ -62,7 +63,7 @@ ERL_NIF_TERM xt_make_entry(ErlNifEnv *env, const xt_checkpoint *c, size_t i) {
   return xt_make_struct(env, keys, values, 13);
 }
 
-/* Every NIF here: enters the checkpoint, makes its term, leaves. */
+/* The wrapper of the NIFs below: enters the checkpoint, makes the term and leaves. */
 typedef ERL_NIF_TERM describe_fn(ErlNifEnv *env, const xt_checkpoint *c);
 
 static ERL_NIF_TERM describe(ErlNifEnv *env, ERL_NIF_TERM term, describe_fn *make) {
@@ -90,7 +91,7 @@ ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 
 static ERL_NIF_TERM make_entries(ErlNifEnv *env, const xt_checkpoint *c) {
   ERL_NIF_TERM list = enif_make_list(env, 0);
-  for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, xt_make_entry(env, c, i), list);
+  for (size_t i = c->index.count; i-- > 0;) list = enif_make_list_cell(env, make_entry(env, c, i), list);
   return list;
 }
 
@@ -100,7 +101,10 @@ ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_T
   return describe(env, argv[0], make_entries);
 }
 
-/* checkpoint_entry(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all that have the name */
+enum { MAX_ENTRIES = 20 };
+
+/* checkpoint_entry(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all entries with the name, at most
+ * MAX_ENTRIES */
 ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   ErlNifBinary name;
@@ -112,9 +116,9 @@ ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TER
   const xt_checkpoint *c = &resource->handle->checkpoint;
   ERL_NIF_TERM list = enif_make_list(env, 0);
   const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
-  int shown = 0;
-  for (size_t next = last ? *last + 1 : 0; next && shown < 20; next = c->index.same[next - 1], shown++)
-    list = enif_make_list_cell(env, xt_make_entry(env, c, next - 1), list);
+  int count = 0;
+  for (size_t next = last ? *last + 1 : 0; next && count < MAX_ENTRIES; next = c->index.same[next - 1], count++)
+    list = enif_make_list_cell(env, make_entry(env, c, next - 1), list);
   xt_checkpoint_leave(resource);
   return xt_make_ok(env, list);
 }
@@ -169,8 +173,8 @@ static ERL_NIF_TERM make_records(ErlNifEnv *env, const xt_checkpoint *c) {
   ERL_NIF_TERM list = enif_make_list(env, 0);
   for (size_t i = d->count; i-- > 0;) {
     const xt_record *record = &d->list[i];
-    bool below = record->name_size >= d->root_size && !memcmp(record->name, d->list[0].name, d->root_size);
-    size_t skip = below ? d->root_size : 0;
+    bool in_root = record->name_size >= d->root_size && !memcmp(record->name, d->list[0].name, d->root_size);
+    size_t skip = in_root ? d->root_size : 0;
     list = enif_make_list_cell(env, xt_make_text(env, record->name + skip, record->name_size - skip), list);
   }
   return list;

@@ -7,11 +7,11 @@
 #include "include/extorch.h"
 #include "nif/tensor.h"
 
-/* One allocation: the struct that is handed out, the handle it keeps, and room for shape and strides. */
+/* One allocation: the exported struct, a reference to the handle, and the arrays of shape and strides. */
 typedef struct {
-  DLManagedTensor managed; /* first: the deleter gets its address */
+  DLManagedTensor managed; /* must be first: the deleter receives its address */
   xt_tensor *handle;
-  int64_t dims[]; /* sizes, then strides */
+  int64_t dims[]; /* ndim sizes, then ndim strides */
 } exported;
 
 static void delete_exported(DLManagedTensor *managed) {
@@ -33,16 +33,17 @@ static bool get_dl_type(xt_dtype dtype, DLDataType *out) {
   }
 }
 
-/* Takes the handle over when it succeeds. */
+/* Takes ownership of the reference to the handle on success. */
 static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error *error) {
   const xt_tensor_info *info = &handle->info;
   DLDataType type;
   xt_status status = xt_tensor_check_plain(info, error);
   if (status != XT_STATUS_ok) return status;
   if (!get_dl_type(info->dtype, &type))
-    return xt_error_set(error, XT_STATUS_unsupported, "DLPack has no type for %s", xt_dtype_get(info->dtype)->name);
+    return xt_error_set(error, XT_STATUS_unsupported, "DLPack has no data type for %s; convert the tensor first",
+                        xt_dtype_get(info->dtype)->name);
   exported *self = calloc(1, sizeof *self + 2 * (size_t)info->ndim * sizeof *self->dims);
-  if (!self) return xt_error_set(error, XT_STATUS_no_memory, "no memory to export the tensor");
+  if (!self) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while exporting the tensor");
   bool cuda = info->device.type == XT_DEVICE_CUDA;
   self->handle = handle;
   self->managed.deleter = delete_exported;
@@ -75,7 +76,8 @@ void xt_export_tensor(ErlNifEnv *env, void *resource, void *export_data) {
   (void)env;
   out->tensor = NULL;
   if (out->version != EXTORCH_EXPORT_VERSION)
-    snprintf(out->error, sizeof out->error, "extorch.h is of another version than ExTorch: build the library again");
+    snprintf(out->error, sizeof out->error,
+             "extorch.h and ExTorch have different versions; rebuild the library with the current extorch.h");
   else if (export_tensor(resource, out, &error) != XT_STATUS_ok)
     snprintf(out->error, sizeof out->error, "%.250s", error.message);
 }

@@ -1,10 +1,10 @@
-/* The library's side of include/extorch.h. */
+/* The implementation behind include/extorch.h. */
 #ifndef XT_NIF_EXPORT_H
 #define XT_NIF_EXPORT_H
 
 #include <erl_nif.h>
 
-/* The tensor resource's dyncall: fills an extorch_export. */
+/* The dyncall of the tensor resource. Fills an extorch_export. */
 void xt_export_tensor(ErlNifEnv *env, void *resource, void *export_data);
 
 #endif

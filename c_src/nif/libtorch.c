@@ -1,4 +1,4 @@
-/* LibTorch itself: opening it, what it is and what it has. */
+/* Loading of LibTorch, its version, threads and random seed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,14 @@
 const xt_torch_api *xt_torch;
 
 static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
-static int refused(void) { return (int)xt_memory_refused(); }
+
+static xt_status alloc_status(void) {
+  switch (xt_memory_refused()) {
+  case XT_REFUSED_BUDGET: return XT_STATUS_limit;
+  case XT_REFUSED_MACHINE: return XT_STATUS_no_memory;
+  default: return XT_STATUS_ok;
+  }
+}
 
 static const xt_torch_host host = {
     .abi = XT_TORCH_ABI,
@@ -21,14 +28,14 @@ static const xt_torch_host host = {
     .leave = xt_exit_guard_leave,
     .alloc = xt_memory_alloc,
     .free = xt_memory_free,
-    .refused = refused,
+    .alloc_status = alloc_status,
     .is_frozen = xt_frozen_overlaps,
     .tensor_count = count_tensors,
     .arena_alloc = xt_arena_alloc,
 };
 
-/* The LibTorchs in this process: another NIF library may have brought one. Equal names share the first that was
- * loaded, different names are both there. */
+/* The copies of LibTorch in this process: another NIF library may have loaded one. Libraries with the same name share
+ * the first one that was loaded; libraries with different names are all loaded. */
 typedef struct {
   ErlNifEnv *env;
   ERL_NIF_TERM paths;
@@ -36,7 +43,7 @@ typedef struct {
 } libraries;
 
 static void find_libtorch(void *object, const char *path) {
-  static const char prefix[] = "libtorch_cpu."; /* so, or dylib */
+  static const char prefix[] = "libtorch_cpu."; /* followed by so or dylib */
   libraries *found = object;
   const char *slash = strrchr(path, '/');
   if (strncmp(slash ? slash + 1 : path, prefix, sizeof prefix - 1)) return;
@@ -51,36 +58,32 @@ static libraries loaded_libtorchs(ErlNifEnv *env) {
 }
 
 static xt_status open_torch(const char *path, const char *earlier, xt_error *error) {
-  if (xt_torch) return XT_STATUS_ok; /* by an earlier instance of the module */
+  if (xt_torch) return XT_STATUS_ok; /* loaded by an earlier instance of the module */
   const char *reason;
   void *library = xt_libraries_open(path, &reason);
   if (!library)
-    return xt_error_set(
-        error, XT_STATUS_torch, "LibTorch could not be loaded: %s%s%s", reason,
-        earlier
-            ? ". Another library brought its own LibTorch into this VM first, and both must be built with the same: "
-            : "",
-        earlier ? earlier : "");
+    return xt_error_set(error, XT_STATUS_torch, "cannot load LibTorch: %s%s%s", reason,
+                        earlier ? ". Another library already loaded its own LibTorch into this VM, and both must be "
+                                  "built with the same one: "
+                                : "",
+                        earlier ? earlier : "");
   xt_torch_open_fn *open;
   *(void **)&open = xt_libraries_symbol(library, XT_TORCH_SYMBOL);
-  if (!open) return xt_error_set(error, XT_STATUS_torch, "%s belongs to another ExTorch; build it again", path);
+  if (!open)
+    return xt_error_set(error, XT_STATUS_torch, "%s belongs to another version of ExTorch; build it again", path);
   return open(&host, &xt_torch, error);
 }
 
 /* native_load(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
- * Called once while the module is loaded, before any other NIF can be. 0 threads: as many as LibTorch likes. */
+ * Called once while the module is loaded, before any other NIF can be called. 0 threads means LibTorch's default. */
 ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  char path[4096];
-  ErlNifBinary text;
+  char path[XT_PATH_SIZE];
   int threads;
   xt_error error;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[0], &text) || text.size >= sizeof path || !enif_get_int(env, argv[1], &threads) ||
-      threads < 0)
+  if (!xt_get_path(env, argv[0], path) || !enif_get_int(env, argv[1], &threads) || threads < 0)
     return enif_make_badarg(env);
-  memcpy(path, text.data, text.size);
-  path[text.size] = 0;
   if (open_torch(path, loaded_libtorchs(env).first, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   if (threads) xt_torch->set_num_threads(threads);
   xt_exit_guard_install();
@@ -101,31 +104,4 @@ ERL_NIF_TERM xt_nif_manual_seed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   if (!enif_get_uint64(env, argv[0], &seed)) return enif_make_badarg(env);
   xt_torch->manual_seed(seed);
   return xt_am_ok;
-}
-
-/* dtype_supported(dtype) :: boolean */
-ERL_NIF_TERM xt_nif_dtype_supported(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_dtype dtype;
-  (void)argc;
-  if (!xt_get_dtype(env, argv[0], &dtype)) return enif_make_badarg(env);
-  return xt_make_bool(xt_torch->has_dtype(dtype));
-}
-
-/* device_count(:cuda | :mps) :: integer */
-ERL_NIF_TERM xt_nif_device_count(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  if (argv[0] == xt_am_cuda) return enif_make_int(env, xt_torch->cuda_count());
-  if (argv[0] == xt_am_mps) return enif_make_int(env, xt_torch->has_mps());
-  return enif_make_badarg(env);
-}
-
-/* device_memory(cuda index) :: {:ok, {free, total}, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_device_memory(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_error error;
-  size_t free_bytes, total;
-  int index;
-  (void)argc;
-  if (!enif_get_int(env, argv[0], &index) || index < 0) return enif_make_badarg(env);
-  if (xt_torch->cuda_memory(index, &free_bytes, &total, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(env, enif_make_tuple2(env, enif_make_uint64(env, free_bytes), enif_make_uint64(env, total)));
 }

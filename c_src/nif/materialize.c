@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-#include "nif/checkpoint.h"
+#include "nif/frozen_binary.h"
 #include "nif/tensor.h"
+#include "nif/term.h"
 
 static xt_value tensor_value(xt_tensor *tensor) { return (xt_value){.kind = XT_VALUE_TENSOR, .tensor = tensor}; }
 static xt_value int_value(int64_t integer) { return (xt_value){.kind = XT_VALUE_INT, .integer = integer}; }
@@ -16,8 +17,8 @@ static bool dims_value(xt_arena *arena, const int64_t *dims, uint32_t ndim, xt_v
   return items != NULL;
 }
 
-/* An operator with at most one result, a tensor. */
-static xt_status run(const xt_op_call *call, xt_arena *arena, xt_tensor **out, xt_error *error) {
+/* Calls an operator that returns a tensor or nothing. */
+static xt_status call_op(const xt_op_call *call, xt_arena *arena, xt_tensor **out, xt_error *error) {
   xt_value *results;
   size_t count;
   xt_status status = xt_torch->op(call, arena, &results, &count, error);
@@ -26,15 +27,15 @@ static xt_status run(const xt_op_call *call, xt_arena *arena, xt_tensor **out, x
 }
 
 static xt_status no_memory(xt_error *error) {
-  return xt_error_set(error, XT_STATUS_no_memory, "no memory for a tensor");
+  return xt_error_set(error, XT_STATUS_no_memory, "out of memory while creating a tensor");
 }
 
-/* One operator on one tensor, which is taken over. */
+/* Calls an operator on one tensor. Takes ownership of the reference to it. */
 static xt_status apply(xt_tensor *tensor, const char *name, xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
   xt_value arg = tensor_value(tensor);
   xt_op_call call = {.name = name, .args = &arg, .arg_count = 1};
-  xt_status status = run(&call, &arena, out, error);
+  xt_status status = call_op(&call, &arena, out, error);
   xt_arena_free(&arena);
   xt_tensor_drop(tensor);
   return status;
@@ -45,18 +46,18 @@ static xt_status make_meta(const xt_tensor_desc *t, xt_tensor **out, xt_error *e
   xt_value args[2];
   xt_named_value kwargs[] = {{"dtype", name_value(xt_dtype_get(t->dtype)->name)}, {"device", name_value("meta")}};
   xt_op_call call = {"aten::empty_strided", args, 2, kwargs, 2};
-  bool made = dims_value(&arena, t->sizes, t->ndim, &args[0]) && dims_value(&arena, t->strides, t->ndim, &args[1]);
-  xt_status status = made ? run(&call, &arena, out, error) : no_memory(error);
+  bool allocated = dims_value(&arena, t->sizes, t->ndim, &args[0]) && dims_value(&arena, t->strides, t->ndim, &args[1]);
+  xt_status status = allocated ? call_op(&call, &arena, out, error) : no_memory(error);
   xt_arena_free(&arena);
   return status;
 }
 
-static xt_status make_strided(const xt_storage_origin *from, const xt_tensor_desc *t, xt_dtype dtype, xt_tensor **out,
+static xt_status make_strided(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_dtype dtype, xt_tensor **out,
                               xt_error *error) {
   xt_view view;
   xt_status status = XT_STATUS_ok;
-  if (from->reader) status = xt_record_reader_view(from->reader, t, &view, error);
-  else xt_record_reader_view_region(from->regions[t->storage], t, &view);
+  if (origin->reader) status = xt_record_reader_view(origin->reader, t, &view, error);
+  else xt_record_reader_view_region(origin->regions[t->storage], t, &view);
   if (status != XT_STATUS_ok) return status;
   xt_foreign memory = {.data = view.data,
                        .dtype = dtype,
@@ -72,7 +73,7 @@ static xt_status make_strided(const xt_storage_origin *from, const xt_tensor_des
   return status;
 }
 
-/* LibTorch checks that indices fit the shape before it is given them: a file could say anything. */
+/* The indices come from the file, so LibTorch validates them before it creates the tensor. */
 static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor **out, xt_error *error) {
   static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
                                       "sparse_csc", "sparse_bsr", "sparse_bsc"};
@@ -88,26 +89,26 @@ static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor
   xt_op_call make = {coo ? "aten::sparse_coo_tensor.indices_size"
                          : "aten::sparse_compressed_tensor.comp_plain_value_size",
                      args, n + 1, &layout, !coo};
-  if (status == XT_STATUS_ok) status = run(&check, &arena, out, error);
-  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt;
-  if (status == XT_STATUS_ok) status = run(&make, &arena, out, error);
+  if (status == XT_STATUS_ok) status = call_op(&check, &arena, out, error);
+  if (status == XT_STATUS_ok) status = call_op(&make, &arena, out, error);
+  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt; /* the parts come from the file */
   xt_arena_free(&arena);
   return status;
 }
 
-static xt_status make_quantized(const xt_storage_origin *from, const xt_tensor_desc *t, xt_value *parts,
+static xt_status make_quantized(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_value *parts,
                                 xt_tensor **out, xt_error *error) {
   xt_arena arena = {NULL};
   xt_tensor *integers;
   xt_dtype dtype = t->dtype == XT_qint8 ? XT_int8 : t->dtype == XT_quint8 ? XT_uint8 : XT_int32;
-  xt_status status = make_strided(from, t, dtype, &integers, error);
+  xt_status status = make_strided(origin, t, dtype, &integers, error);
   if (status != XT_STATUS_ok) return status;
   xt_value plain[] = {
       tensor_value(integers), {.kind = XT_VALUE_FLOAT, .number = t->more->scale}, int_value(t->more->zero_point)};
   xt_value channels[] = {tensor_value(integers), parts[0], parts[1], int_value(t->more->axis)};
   xt_op_call call = t->part_count ? (xt_op_call){"aten::_make_per_channel_quantized_tensor", channels, 4, NULL, 0}
                                   : (xt_op_call){"aten::_make_per_tensor_quantized_tensor", plain, 3, NULL, 0};
-  status = run(&call, &arena, out, error);
+  status = call_op(&call, &arena, out, error);
   xt_arena_free(&arena);
   xt_tensor_drop(integers);
   return status;
@@ -115,27 +116,28 @@ static xt_status make_quantized(const xt_storage_origin *from, const xt_tensor_d
 
 static bool is_sparse(const xt_tensor_desc *t) { return t->layout != XT_LAYOUT_STRIDED; }
 
-bool xt_tensor_desc_is_meta(const xt_checkpoint *c, const xt_tensor_desc *t) {
+static bool is_meta(const xt_checkpoint *c, const xt_tensor_desc *t) {
   return !is_sparse(t) && (t->storage == XT_NO_STORAGE || !c->records[t->storage]);
 }
 
-xt_status xt_materialize_tensor(const xt_storage_origin *from, const xt_tensor_desc *t, xt_tensor **out,
+xt_status xt_materialize_tensor(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
                                 xt_error *error) {
   xt_value parts[3] = {{0}};
-  uint32_t made = 0;
+  uint32_t created = 0;
   xt_status status = XT_STATUS_ok;
-  for (; made < t->part_count && status == XT_STATUS_ok; made++) {
-    parts[made] = tensor_value(NULL);
-    status = xt_tensor_desc_is_meta(from->checkpoint, t->more->parts[made])
-                 ? xt_error_set(error, XT_STATUS_corrupt, "a part of a tensor has no values")
-                 : make_strided(from, t->more->parts[made], t->more->parts[made]->dtype, &parts[made].tensor, error);
+  for (; created < t->part_count && status == XT_STATUS_ok; created++) {
+    parts[created] = tensor_value(NULL);
+    status = is_meta(origin->checkpoint, t->more->parts[created])
+                 ? xt_error_set(error, XT_STATUS_corrupt, "a sparse or quantized tensor has a part without values")
+                 : make_strided(origin, t->more->parts[created], t->more->parts[created]->dtype, &parts[created].tensor,
+                                error);
   }
-  if (status != XT_STATUS_ok) made--; /* the one that failed */
+  if (status != XT_STATUS_ok) created--; /* the last one failed */
   else if (is_sparse(t)) status = make_sparse(t, parts, out, error);
-  else if (xt_tensor_desc_is_meta(from->checkpoint, t)) status = make_meta(t, out, error);
-  else if (t->quantized) status = make_quantized(from, t, parts, out, error);
-  else status = make_strided(from, t, t->dtype, out, error);
-  while (made--) xt_tensor_drop(parts[made].tensor);
+  else if (is_meta(origin->checkpoint, t)) status = make_meta(t, out, error);
+  else if (t->quantized) status = make_quantized(origin, t, parts, out, error);
+  else status = make_strided(origin, t, t->dtype, out, error);
+  while (created--) xt_tensor_drop(parts[created].tensor);
   if (status == XT_STATUS_ok) (*out)->requires_grad = t->requires_grad;
   return status;
 }
@@ -154,16 +156,16 @@ ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view
   return xt_make_struct(env, keys, values, 5);
 }
 
-xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *from, const xt_tensor_desc *t, ERL_NIF_TERM *out,
-                              xt_error *error) {
+xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
+                              ERL_NIF_TERM *out, xt_error *error) {
   xt_tensor *tensor = NULL;
   xt_view view;
-  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !xt_tensor_desc_is_meta(from->checkpoint, t)) {
-    xt_record_reader_view_region(from->regions[t->storage], t, &view);
+  if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !is_meta(origin->checkpoint, t)) {
+    xt_record_reader_view_region(origin->regions[t->storage], t, &view);
     *out = xt_materialize_raw(env, t, &view);
     return XT_STATUS_ok;
   }
-  xt_status status = xt_materialize_tensor(from, t, &tensor, error);
+  xt_status status = xt_materialize_tensor(origin, t, &tensor, error);
   if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
   return status;
 }

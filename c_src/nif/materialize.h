@@ -1,4 +1,4 @@
-/* Tensors of every kind, out of what a checkpoint says of them. */
+/* Creates tensors of every kind from their descriptions in a checkpoint. */
 #ifndef XT_NIF_MATERIALIZE_H
 #define XT_NIF_MATERIALIZE_H
 
@@ -7,26 +7,22 @@
 #include "core/checkpoint/record_reader.h"
 #include "torch/torch.h"
 
-/* Where the bytes of a strided tensor come from: a reader, or storages that were read. */
+/* Where the bytes of the tensors come from: a reader, or storages that are already in memory. */
 typedef struct {
   const xt_checkpoint *checkpoint;
-  const xt_record_reader *reader; /* NULL: the regions of the storages */
-  xt_region *const *regions;
+  const xt_record_reader *reader; /* NULL to use `regions` */
+  xt_region *const *regions;      /* of each storage */
 } xt_storage_origin;
 
-/* What stands for the tensor in a term, over storages that were read: a %Tensor{}, or a %RawTensor{} where LibTorch
- * lacks the dtype. */
-xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *from, const xt_tensor_desc *t, ERL_NIF_TERM *out,
-                              xt_error *error);
+/* Makes a %Tensor{}, or a %RawTensor{} if LibTorch does not have the dtype. The storages must be in memory. */
+xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
+                              ERL_NIF_TERM *out, xt_error *error);
 
-/* Strided, meta, sparse or quantized; conj and neg bits and the mark for gradients are set. */
-xt_status xt_materialize_tensor(const xt_storage_origin *from, const xt_tensor_desc *t, xt_tensor **out,
+/* Creates a strided, meta, sparse or quantized tensor, with its conj and neg bits and its requires_grad flag. */
+xt_status xt_materialize_tensor(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
                                 xt_error *error);
 
-/* %RawTensor{}: a dtype that LibTorch lacks. The view's region is taken over. */
+/* Makes a %RawTensor{}, for a dtype that LibTorch does not have. Takes ownership of the view's region. */
 ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view);
-
-/* Has it no values? */
-bool xt_tensor_desc_is_meta(const xt_checkpoint *c, const xt_tensor_desc *t);
 
 #endif

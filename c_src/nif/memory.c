@@ -1,4 +1,4 @@
-/* Counters and the budget of native memory. */
+/* The counters and the budget of native memory. */
 #include "core/memory/memory.h"
 
 #include "nif/table.h"

@@ -1,13 +1,12 @@
-/* Object trees to Elixir terms. */
-#include <stdlib.h>
-#include <string.h>
+/* Converts object trees to Elixir terms. */
+#include "nif/object.h"
 
 #include "nif/checkpoint.h"
 #include "nif/table.h"
 
 /* ---- Leaves ---- */
 
-/* Sizes come from the file: a large binary is asked for in a way that can say no. */
+/* The size comes from the file, so the allocation must be able to fail. */
 static bool make_bytes(ErlNifEnv *env, const char *data, size_t size, ERL_NIF_TERM *out) {
   *out = xt_make_text(env, data, size);
   return *out != xt_am_nil;
@@ -20,7 +19,8 @@ static bool make_wrapped(ErlNifEnv *env, ERL_NIF_TERM module, const xt_node *nod
   return true;
 }
 
-/* Any size, through the external term format: SMALL_BIG_EXT or LARGE_BIG_EXT, magnitude and sign. */
+/* Makes an integer of any size through the external term format: LARGE_BIG_EXT, with magnitude and sign. `node` holds a
+ * little-endian two's complement number. */
 static bool make_big(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
   size_t size = node->text.size;
   const uint8_t *bytes = (const uint8_t *)node->text.data;
@@ -34,11 +34,11 @@ static bool make_big(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
     carry = byte >> 8;
     magnitude[i] = (uint8_t)byte;
   }
-  magnitude[size] = 1; /* -2^(8n) has one more byte */
+  magnitude[size] = 1; /* the magnitude of -2^(8n) has one byte more */
   size_t length = negative && carry ? size + 1 : size;
   while (length > 1 && !magnitude[length - 1]) length--;
-  external[0] = 131;
-  external[1] = 111;
+  external[0] = 131; /* version */
+  external[1] = 111; /* LARGE_BIG_EXT */
   for (int i = 0; i < 4; i++) external[2 + i] = (uint8_t)(length >> (24 - 8 * i));
   external[6] = negative;
   bool made = enif_binary_to_term(env, external, 7 + length, out, 0) != 0;
@@ -46,7 +46,7 @@ static bool make_big(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
   return made;
 }
 
-static bool make_scalar(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
+static bool make_numpy_scalar(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM *out) {
   ERL_NIF_TERM value = xt_make_element(env, node->scalar.dtype, node->scalar.bytes);
   *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_dtype, xt_am_value},
                         (ERL_NIF_TERM[]){xt_am_module_numpy_scalar, xt_make_dtype(node->scalar.dtype), value}, 3);
@@ -94,26 +94,28 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
                           5);
     return true;
   }
-  case XT_NODE_SCALAR: return make_scalar(env, node, out);
+  case XT_NODE_SCALAR: return make_numpy_scalar(env, node, out);
   default: return false;
   }
 }
 
-/* ---- Containers, without recursion ---- */
+/* ---- Containers ----
+ *
+ * Uses a stack of frames instead of recursion, since the depth comes from the file. */
 
 typedef struct {
   const xt_node *node;
-  size_t next; /* child */
-  size_t base; /* where its children's terms begin */
+  size_t next; /* the next child to convert */
+  size_t base; /* where the terms of its children begin */
 } frame;
 
 typedef struct {
   ErlNifEnv *env;
   const xt_checkpoint *c;
-  const ERL_NIF_TERM *tensors; /* what stands for each tensor, in index order */
+  const ERL_NIF_TERM *tensors; /* the term for each tensor, in index order */
   size_t tensor_count, tensor_next;
   bool ordered;
-  ERL_NIF_TERM set; /* a MapSet of one element, to be imitated; 0: none */
+  ERL_NIF_TERM set; /* a MapSet of one element that serves as a template; 0 if there is none */
   frame *frames;
   size_t depth, depth_room;
   ERL_NIF_TERM *terms;
@@ -136,9 +138,9 @@ static bool push_node(builder *b, const xt_node *node) {
   ERL_NIF_TERM term;
   if (node->kind == XT_NODE_TENSOR)
     return b->tensor_next < b->tensor_count && push_term(b, b->tensors[b->tensor_next++]);
-  bool holds = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
-               node->kind == XT_NODE_SUBCLASS;
-  if (!holds) return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
+  bool container = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
+                   node->kind == XT_NODE_SUBCLASS;
+  if (!container) return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
   if (b->depth == b->depth_room) {
     size_t room = b->depth_room ? 2 * b->depth_room : 16;
     frame *grown = enif_realloc(b->frames, room * sizeof *grown);
@@ -150,7 +152,7 @@ static bool push_node(builder *b, const xt_node *node) {
   return true;
 }
 
-/* Later values of one key win, as in Python. */
+/* If a key occurs twice, the later value is used, as in Python. */
 static ERL_NIF_TERM make_map(builder *b, const ERL_NIF_TERM *items, size_t count) {
   ERL_NIF_TERM map, *split = enif_alloc((count ? count : 1) * sizeof *split);
   size_t pairs = count / 2;
@@ -171,7 +173,7 @@ static ERL_NIF_TERM make_pairs(builder *b, const ERL_NIF_TERM *items, size_t cou
                         (ERL_NIF_TERM[]){xt_am_module_dict, list}, 2);
 }
 
-/* A MapSet holds its elements as the keys of a map; the values are those of the one that is imitated. */
+/* A MapSet has its elements as the keys of a map. The value of each key is copied from the template. */
 static ERL_NIF_TERM make_set(builder *b, const ERL_NIF_TERM *items, size_t count) {
   ERL_NIF_TERM map = enif_make_new_map(b->env), inner, key, value = xt_am_nil, set;
   ErlNifMapIterator at;
@@ -198,7 +200,8 @@ static ERL_NIF_TERM make_subclass(builder *b, const ERL_NIF_TERM *items) {
   return xt_make_struct(b->env, keys, (ERL_NIF_TERM[]){xt_am_module_tensor_subclass, items[1], items[2], items[0]}, 4);
 }
 
-static ERL_NIF_TERM finish(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count) {
+/* Makes the term of a container from the terms of its children. */
+static ERL_NIF_TERM make_container(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count) {
   switch (node->kind) {
   case XT_NODE_LIST: return enif_make_list_from_array(b->env, items, (unsigned)count);
   case XT_NODE_TUPLE: return enif_make_tuple_from_array(b->env, items, (unsigned)count);
@@ -210,22 +213,22 @@ static ERL_NIF_TERM finish(builder *b, const xt_node *node, const ERL_NIF_TERM *
 }
 
 static bool build(builder *b, const xt_node *root, ERL_NIF_TERM *out) {
-  bool going = push_node(b, root);
-  while (going && b->depth) {
+  bool ok = push_node(b, root);
+  while (ok && b->depth) {
     frame *at = &b->frames[b->depth - 1];
     if (at->next < xt_child_count(at->node)) {
-      going = push_node(b, xt_child_at(at->node, at->next++).node);
+      ok = push_node(b, xt_child_at(at->node, at->next++).node);
       continue;
     }
-    ERL_NIF_TERM term = finish(b, at->node, b->terms + at->base, b->count - at->base);
+    ERL_NIF_TERM term = make_container(b, at->node, b->terms + at->base, b->count - at->base);
     b->count = at->base;
     b->depth--;
-    going = push_term(b, term);
+    ok = push_term(b, term);
   }
-  if (going) *out = b->terms[0];
+  if (ok) *out = b->terms[0];
   enif_free(b->frames);
   enif_free(b->terms);
-  return going;
+  return ok;
 }
 
 bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
@@ -238,10 +241,10 @@ bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, E
  *   :: {:ok, term, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
-  xt_error error;
   builder b = {.env = env, .set = argv[3]};
-  int arity;
   ERL_NIF_TERM term;
+  xt_error error;
+  int arity;
   (void)argc;
   if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_tuple(env, argv[1], &arity, &b.tensors) ||
       !xt_get_bool(env, argv[2], &b.ordered) || !enif_is_map(env, argv[3]))
@@ -249,13 +252,10 @@ ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TE
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   b.c = &resource->handle->checkpoint;
   b.tensor_count = (size_t)arity;
-  bool made = b.tensor_count == b.c->index.count && build(&b, b.c->root, &term);
-  bool mismatch = b.tensor_count != b.c->index.count;
+  bool complete = b.tensor_count == b.c->index.count;
+  bool built = complete && build(&b, b.c->root, &term);
   xt_checkpoint_leave(resource);
-  if (mismatch) return enif_make_badarg(env);
-  if (!made) {
-    xt_error_set(&error, XT_STATUS_no_memory, "no memory for the object's terms");
-    return xt_make_error(env, &error);
-  }
+  if (!complete) return enif_make_badarg(env);
+  if (!built) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while building the object");
   return xt_make_ok(env, term);
 }

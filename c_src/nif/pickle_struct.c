@@ -1,13 +1,14 @@
-/* Structs in pickles: Python's values that Elixir has no twin for, sets, and tensors. */
+/* Structs in pickles: Python values that have no Elixir equivalent, sets, and tensors. */
 #include <string.h>
 
 #include "core/pickle/node.h"
+#include "nif/pickle_numpy.h"
 #include "nif/pickle_tensor.h"
 #include "nif/pickle_walk.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
-/* ---- Python's values ---- */
+/* ---- Python values ---- */
 
 static ERL_NIF_TERM field(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
   ERL_NIF_TERM value = xt_am_nil;
@@ -23,9 +24,9 @@ static bool has_newline(const ErlNifBinary *b) { return memchr(b->data, '\n', b-
 
 static xt_status put_wrapped(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module) {
   ErlNifBinary data;
-  if (!get_text(w, t->term, xt_am_data, &data)) return xt_pickle_walk_refuse(w, t, "its data is no binary");
+  if (!get_text(w, t->term, xt_am_data, &data)) return xt_pickle_walk_fail(w, t, "its data is not a binary");
   if (module == xt_am_module_raw_text) return xt_pickle_walk_put_text(w, t, (const char *)data.data, data.size, true);
-  if (data.size > UINT32_MAX / 2) return xt_pickle_walk_refuse(w, t, "bytes of more than 2 GiB");
+  if (data.size > UINT32_MAX / 2) return xt_pickle_walk_fail(w, t, "its data is larger than 2 GiB");
   if (module == xt_am_module_byte_array) xt_pickler_put_global(w->out, "__builtin__\nbytearray\n");
   xt_pickler_put_bytes(w->out, data.data, data.size);
   if (module != xt_am_module_byte_array) return XT_STATUS_ok;
@@ -36,7 +37,7 @@ static xt_status put_wrapped(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF
 
 static xt_status put_complex(xt_pickle_walk *w, const xt_pickle_task *t) {
   double re, im;
-  if (!xt_get_complex(w->env, t->term, &re, &im)) return xt_pickle_walk_refuse(w, t, "its parts are no numbers");
+  if (!xt_get_complex(w->env, t->term, &re, &im)) return xt_pickle_walk_fail(w, t, "its parts are not numbers");
   xt_pickler_put_global(w->out, "__builtin__\ncomplex\n");
   xt_pickler_put_float(w->out, re);
   xt_pickler_put_float(w->out, im);
@@ -48,7 +49,7 @@ static xt_status put_complex(xt_pickle_walk *w, const xt_pickle_task *t) {
 static xt_status put_dtype(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_name), &dtype))
-    return xt_pickle_walk_refuse(w, t, "its name is no dtype");
+    return xt_pickle_walk_fail(w, t, "its name is not a dtype");
   const char *name = xt_dtype_get(dtype)->name;
   xt_pickler_put_name(w->out, "torch", 5, name, strlen(name));
   return XT_STATUS_ok;
@@ -58,7 +59,7 @@ static xt_status put_device(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary type;
   ErlNifSInt64 index;
   bool indexed = enif_get_int64(w->env, field(w, t->term, xt_am_index), &index);
-  if (!get_text(w, t->term, xt_am_type, &type)) return xt_pickle_walk_refuse(w, t, "its type is no string");
+  if (!get_text(w, t->term, xt_am_type, &type)) return xt_pickle_walk_fail(w, t, "its type is not a string");
   xt_pickler_put_global(w->out, "torch\ndevice\n");
   xt_pickler_put_text(w->out, (const char *)type.data, type.size);
   if (indexed) xt_pickler_put_int(w->out, index);
@@ -71,47 +72,57 @@ static xt_status put_global(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary module, name;
   if (!get_text(w, t->term, xt_am_module, &module) || !get_text(w, t->term, xt_am_name, &name) ||
       has_newline(&module) || has_newline(&name))
-    return xt_pickle_walk_refuse(w, t, "its module and name are no strings of one line");
+    return xt_pickle_walk_fail(w, t, "its module and name must be strings of one line");
   xt_pickler_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
   return XT_STATUS_ok;
 }
 
-/* class(*args) or class.__new__(class, *args); then what is appended, set, and the state. */
+/* Pushes MARK, the items and SETITEMS, in reverse order. */
+static xt_status push_dict(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM dict) {
+  ERL_NIF_TERM pairs;
+  xt_status status;
+  if (!enif_is_map(w->env, dict)) return xt_pickle_walk_fail(w, t, "its dict is not a map");
+  if (!xt_pickle_walk_push_op(w, 'u')) return xt_pickle_walk_no_memory(w);
+  if (enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_pickle_walk_push_pairs(w, t, pairs);
+  else status = xt_pickle_walk_push_map(w, t, dict, false);
+  if (status != XT_STATUS_ok) return status;
+  return xt_pickle_walk_push_op(w, '(') ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
+}
+
+/* Pushes MARK, the items and APPENDS, in reverse order. */
+static bool push_list(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
+  ERL_NIF_TERM head;
+  bool pushed = xt_pickle_walk_push_op(w, 'e');
+  size_t from = w->count;
+  for (size_t i = 0; pushed && enif_get_list_cell(w->env, list, &head, &list); i++)
+    pushed = xt_pickle_walk_push_at(w, t, head, true, 0, i);
+  xt_pickle_walk_reverse(w, from);
+  return pushed && xt_pickle_walk_push_op(w, '(');
+}
+
+/* Writes class(*args) or class.__new__(class, *args), then APPENDS of its list, SETITEMS of its dict and BUILD with its
+ * state. Tasks are pushed in reverse order. */
 static xt_status put_object(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM list = field(w, t->term, xt_am_list), dict = field(w, t->term, xt_am_dict);
-  ERL_NIF_TERM state = field(w, t->term, xt_am_state), args = field(w, t->term, xt_am_args), head;
+  ERL_NIF_TERM state = field(w, t->term, xt_am_state), args = field(w, t->term, xt_am_args);
   bool is_new = field(w, t->term, xt_am_new) == xt_am_true, pushed = true;
-  xt_status status = XT_STATUS_ok;
-  ERL_NIF_TERM pairs;
-  if (!enif_is_tuple(w->env, args)) return xt_pickle_walk_refuse(w, t, "its args are no tuple");
-  if (state != xt_am_nil) {
+  if (!enif_is_tuple(w->env, args)) return xt_pickle_walk_fail(w, t, "its args are not a tuple");
+  if (state != xt_am_nil)
     pushed = xt_pickle_walk_push_op(w, 'b') && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
-  }
   if (pushed && dict != xt_am_nil) {
-    pushed = xt_pickle_walk_push_op(w, 'u');
-    if (pushed && enif_get_map_value(w->env, dict, xt_am_pairs, &pairs))
-      status = xt_pickle_walk_push_pairs(w, t, pairs);
-    else if (pushed && enif_is_map(w->env, dict)) status = xt_pickle_walk_push_map(w, t, dict, false);
-    else return xt_pickle_walk_refuse(w, t, "its dict is no map");
-    pushed = pushed && xt_pickle_walk_push_op(w, '(');
+    xt_status status = push_dict(w, t, dict);
+    if (status != XT_STATUS_ok) return status;
   }
-  if (pushed && list != xt_am_nil && status == XT_STATUS_ok) {
-    pushed = xt_pickle_walk_push_op(w, 'e');
-    size_t from = w->count;
-    for (size_t i = 0; pushed && enif_get_list_cell(w->env, list, &head, &list); i++)
-      pushed = xt_pickle_walk_push_at(w, t, head, true, 0, i);
-    xt_pickle_walk_turn(w, from);
-    pushed = pushed && xt_pickle_walk_push_op(w, '(');
-  }
+  if (pushed && list != xt_am_nil) pushed = push_list(w, t, list);
   pushed = pushed && xt_pickle_walk_push_op(w, is_new ? 0x81 : 'R') &&
            xt_pickle_walk_push_at(w, t, args, false, xt_am_args, 0) &&
            xt_pickle_walk_push_at(w, t, field(w, t->term, xt_am_class), false, xt_am_class, 0);
-  return status != XT_STATUS_ok ? status : pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
+  return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
 static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM map = field(w, t->term, xt_am_map);
-  if (!enif_is_map(w->env, map)) return xt_pickle_walk_refuse(w, t, "a MapSet without its map");
+  if (!enif_is_map(w->env, map)) return xt_pickle_walk_fail(w, t, "the MapSet has no map");
   size_t size = 0;
   enif_get_map_size(w->env, map, &size);
   xt_pickler_put_global(w->out, "__builtin__\nset\n");
@@ -122,14 +133,13 @@ static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
   return xt_pickle_walk_push_map(w, t, map, true);
 }
 
-/* numpy.core.multiarray.scalar(dtype('<f4'), bytes) */
-static xt_status put_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
+static xt_status put_numpy_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
   uint8_t bytes[16];
   char code[8];
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) ||
       !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !xt_pickle_numpy_code(dtype, code))
-    return xt_pickle_walk_refuse(w, t, "its value and dtype do not fit");
+    return xt_pickle_walk_fail(w, t, "its value does not fit its dtype");
   xt_pickle_numpy_scalar(w->out, dtype, code, bytes);
   return XT_STATUS_ok;
 }
@@ -139,14 +149,14 @@ static xt_status put_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
 static xt_status add_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_save_tensor *out) {
   xt_tensor_resource *resource;
   xt_tensor *handle;
-  if (!xt_get_tensor(w->env, term, &resource)) return xt_pickle_walk_refuse(w, t, "a tensor without its resource");
+  if (!xt_get_tensor(w->env, term, &resource)) return xt_pickle_walk_fail(w, t, "the tensor has no resource");
   xt_status status = xt_tensor_take(resource, &handle, w->error);
   if (status == XT_STATUS_ok) status = xt_save_add(w->tensors, handle, out, w->error);
   if (status == XT_STATUS_released || status == XT_STATUS_unsupported) {
     char path[XT_PATH_TEXT];
     xt_error inner = *w->error;
     xt_pickle_walk_describe(w, t->path, path, sizeof path);
-    xt_error_set(w->error, status, "term%s: %s", path, inner.message);
+    xt_error_set(w->error, status, "cannot save term%s: %s", path, inner.message);
   }
   return status;
 }
@@ -168,23 +178,23 @@ static xt_status put_raw_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
       !xt_get_dims(w->env, field(w, t->term, xt_am_shape), sizes, &ndim) ||
       !xt_get_dims(w->env, field(w, t->term, xt_am_strides), strides, &stride_count) || ndim != stride_count ||
       !get_text(w, t->term, xt_am_data, &data))
-    return xt_pickle_walk_refuse(w, t, "its fields are no dtype, shape, strides and data");
+    return xt_pickle_walk_fail(w, t, "its dtype, shape, strides or data is invalid");
   for (int d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_pickle_walk_refuse(w, t, "it has a negative size or stride");
+    if (sizes[d] < 0 || strides[d] < 0) return xt_pickle_walk_fail(w, t, "it has a negative size or stride");
     empty |= sizes[d] == 0;
     if (sizes[d] &&
         (__builtin_mul_overflow(sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(last, step, &last)))
-      return xt_pickle_walk_refuse(w, t, "its shape overflows");
+      return xt_pickle_walk_fail(w, t, "its shape is too large");
   }
   if (!empty && (uint64_t)last >= data.size / xt_dtype_get(dtype)->size)
-    return xt_pickle_walk_refuse(w, t, "its data is shorter than its shape and strides say");
+    return xt_pickle_walk_fail(w, t, "its data is shorter than its shape and strides require");
   xt_status status = xt_save_add_bytes(w->tensors, field(w, t->term, xt_am_data), dtype, w->error);
   if (status == XT_STATUS_ok) xt_pickle_tensor_bytes(w->template, w->tensors, sizes, strides, ndim);
   return status;
 }
 
-/* torch._tensor._rebuild_from_type_v2(function, class, args, state): the function and its arguments are how the tensor
- * itself would be written, or an object's class and arguments. */
+/* Writes torch._tensor._rebuild_from_type_v2(function, class, args, state). The function and its arguments are those of
+ * the inner tensor, or the class and arguments of an inner object. */
 static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor), state = field(w, t->term, xt_am_state), module;
   xt_pickle_task class = {.term = field(w, t->term, xt_am_class), .path = xt_pickle_walk_path(w, t, xt_am_class)};
@@ -200,7 +210,7 @@ static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
              xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_class), false, xt_am_class, 0);
   if (!pushed || !class.path) return xt_pickle_walk_no_memory(w);
   if (object) return XT_STATUS_ok;
-  if (!xt_get_tensor(w->env, inner, &resource)) return xt_pickle_walk_refuse(w, t, "its tensor is none");
+  if (!xt_get_tensor(w->env, inner, &resource)) return xt_pickle_walk_fail(w, t, "its tensor field is not a tensor");
   xt_save_tensor tensor;
   xt_status status = add_tensor(w, t, inner, &tensor);
   if (status != XT_STATUS_ok) return status;
@@ -220,14 +230,14 @@ xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, 
   if (module == xt_am_module_device) return put_device(w, t);
   if (module == xt_am_module_global) return put_global(w, t);
   if (module == xt_am_module_object) return put_object(w, t);
-  if (module == xt_am_module_numpy_scalar) return put_scalar(w, t);
+  if (module == xt_am_module_numpy_scalar) return put_numpy_scalar(w, t);
   if (module == xt_am_module_raw_tensor) return put_raw_tensor(w, t);
   if (module == xt_am_module_tensor_subclass) return put_subclass(w, t);
   if (module == xt_am_module_map_set) return put_set(w, t);
   if (module == xt_am_module_storage)
-    return xt_pickle_walk_refuse(
-        w, t, "a bare storage is only a name; make a tensor of its bytes (Checkpoint.read_storage/2)");
+    return xt_pickle_walk_fail(
+        w, t, "a bare storage has no data; create a tensor from its bytes (ExTorch.Checkpoint.read_storage/2)");
   char text[256];
-  enif_snprintf(text, sizeof text, "a struct of %T; turn it into a map or a tensor first", module);
-  return xt_pickle_walk_refuse(w, t, text);
+  enif_snprintf(text, sizeof text, "structs of %T are not supported; convert it to a map or a tensor first", module);
+  return xt_pickle_walk_fail(w, t, text);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GAP_BYTES = 40 }; /* about so many fill one */
+enum { GAP_BYTES = 40 }; /* the typical size of a filled gap */
 
 void xt_pickle_template_gap(xt_pickle_template *t, size_t view, bool untyped) {
   if (t->count == t->room) {
@@ -27,7 +27,7 @@ static void put_location(xt_pickler *p, xt_device device) {
   xt_pickler_put_text(p, text, strlen(text));
 }
 
-/* ('storage', class, | key, location, numel[, None]) PERSISTENT offset | */
+/* Fills the part between the bars: ('storage', class, | key, location, numel[, None]) PERSISTENT offset | */
 static void fill_gap(xt_pickler *p, const xt_save_tensors *s, const xt_pickle_gap *gap, bool views) {
   const xt_save_view *view = &s->views[gap->view];
   const xt_payload *payload = &s->payloads[view->payload];
@@ -52,7 +52,8 @@ xt_status xt_pickle_template_fill(const xt_pickle_template *t, const xt_save_ten
     fill_gap(out, tensors, &t->gaps[i], views);
   }
   xt_buffer_put(&out->out, from->data + at, from->size - at);
-  return out->out.failed ? xt_error_set(error, XT_STATUS_no_memory, "no memory for the pickle") : XT_STATUS_ok;
+  return out->out.failed ? xt_error_set(error, XT_STATUS_no_memory, "out of memory while writing the pickle")
+                         : XT_STATUS_ok;
 }
 
 void xt_pickle_template_free(xt_pickle_template *t) {

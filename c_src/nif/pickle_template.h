@@ -1,8 +1,8 @@
-/* A pickle with a gap for every storage: what a tensor is, is known when the term is walked, but not where it lies in
- * the file, since tensors over the same memory share a storage. The gaps are filled when all tensors are listed.
+/* A pickle with a gap for every storage. While the term is walked, the storage of a tensor is not known yet, because
+ * tensors that share memory share a storage. The gaps are filled once all tensors are known.
  *
- * So the term is walked once, and each tensor is looked at once: most of what a save of many small tensors takes is
- * waiting for memory. */
+ * This way the term is walked only once, and each tensor is visited only once: a save of many small tensors spends most
+ * of its time waiting for memory. */
 #ifndef XT_NIF_PICKLE_TEMPLATE_H
 #define XT_NIF_PICKLE_TEMPLATE_H
 
@@ -10,8 +10,8 @@
 #include "nif/save_tensors.h"
 
 typedef struct {
-  size_t at;   /* in the pickle */
-  size_t view; /* of the list of tensors */
+  size_t at;   /* offset in the pickle */
+  size_t view; /* index in xt_save_tensors.views */
   bool untyped;
 } xt_pickle_gap;
 
@@ -21,11 +21,11 @@ typedef struct {
   size_t count, room;
 } xt_pickle_template;
 
-/* Here goes what is known of the view later: (…, key, location, numel) and its offset in there. An untyped storage
- * counts bytes. */
+/* Adds a gap for (…, key, location, numel) of the storage of a view and for the offset in it. The numel of an untyped
+ * storage counts bytes. */
 void xt_pickle_template_gap(xt_pickle_template *t, size_t view, bool untyped);
 
-/* The whole pickle. `views`: persistent ids have a view, as legacy files do. */
+/* Writes the whole pickle. With `views`, persistent ids have a view, as in legacy files. */
 xt_status xt_pickle_template_fill(const xt_pickle_template *t, const xt_save_tensors *tensors, bool views,
                                   xt_pickler *out, xt_error *error);
 

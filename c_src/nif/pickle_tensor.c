@@ -1,15 +1,12 @@
 #include "nif/pickle_tensor.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "core/base/element.h"
 #include "core/pickle/node.h"
-#include "nif/term.h"
 
 static void put_dims(xt_pickler *p, const int64_t *dims, int ndim) {
   if (ndim > 3) xt_pickler_put_mark(p);
-  for (int d = 0; d < ndim; d++) xt_pickler_put_int(p, dims[d]);
+  for (int template = 0; template <ndim; template ++) xt_pickler_put_int(p, dims[template]);
   if (ndim > 3) xt_pickler_put_tuple(p);
   else xt_pickler_put_tuple_of(p, ndim);
 }
@@ -25,54 +22,54 @@ static void put_dtype(xt_pickler *p, xt_dtype dtype) {
   xt_pickler_put_name(p, "torch", 5, name, strlen(name));
 }
 
-/* ('storage', class, …) and the offset in it */
-static void put_storage(xt_pickle_template *d, size_t view, const char *class) {
-  xt_pickler_put_mark(&d->pickle);
-  xt_pickler_put_text(&d->pickle, "storage", 7);
-  xt_pickler_put_global(&d->pickle, class ? class : "torch.storage\nUntypedStorage\n");
-  xt_pickle_template_gap(d, view, !class);
+/* Writes ('storage', class, …) and the offset in it. */
+static void put_storage(xt_pickle_template *template, size_t view, const char *class) {
+  xt_pickler_put_mark(&template->pickle);
+  xt_pickler_put_text(&template->pickle, "storage", 7);
+  xt_pickler_put_global(&template->pickle, class ? class : "torch.storage\nUntypedStorage\n");
+  xt_pickle_template_gap(template, view, !class);
 }
 
-/* What is brought to the CPU for saving is contiguous then. */
-static const int64_t *strides_of(const xt_save_view *view, int64_t *room) {
+/* Staged views are contiguous when they are written. */
+static const int64_t *saved_strides(const xt_save_view *view, int64_t *buffer) {
   const xt_tensor_info *info = &view->handle->info;
   if (!view->staged) return info->strides;
   int64_t step = 1;
-  for (int d = info->ndim; d-- > 0;) {
-    room[d] = step;
-    step *= info->sizes[d] ? info->sizes[d] : 1;
+  for (int template = info->ndim; template -- > 0;) {
+    buffer[template] = step;
+    step *= info->sizes[template] ? info->sizes[template] : 1;
   }
-  return room;
+  return buffer;
 }
 
-/* storage, offset, size, stride */
-static void put_view(xt_pickle_template *d, const xt_save_tensors *s, size_t view, const char *class) {
+/* Writes storage, offset, size and stride. */
+static void put_view(xt_pickle_template *template, const xt_save_tensors *s, size_t view, const char *class) {
   int64_t strides[XT_MAX_DIMS];
   const xt_tensor_info *info = &s->views[view].handle->info;
-  put_storage(d, view, class);
-  put_dims(&d->pickle, info->sizes, info->ndim);
-  put_dims(&d->pickle, strides_of(&s->views[view], strides), info->ndim);
+  put_storage(template, view, class);
+  put_dims(&template->pickle, info->sizes, info->ndim);
+  put_dims(&template->pickle, saved_strides(&s->views[view], strides), info->ndim);
 }
 
-static void put_strided(xt_pickle_template *d, const xt_save_tensors *s, size_t view, bool requires_grad) {
+static void put_strided(xt_pickle_template *template, const xt_save_tensors *s, size_t view, bool requires_grad) {
   xt_dtype dtype = s->views[view].dtype;
   const char *class = xt_pickler_storage_class(dtype);
-  xt_pickler_put_mark(&d->pickle);
-  put_view(d, s, view, class);
-  xt_pickler_put_bool(&d->pickle, requires_grad);
-  put_hooks(&d->pickle);
-  if (!class) put_dtype(&d->pickle, dtype);
-  xt_pickler_put_tuple(&d->pickle);
+  xt_pickler_put_mark(&template->pickle);
+  put_view(template, s, view, class);
+  xt_pickler_put_bool(&template->pickle, requires_grad);
+  put_hooks(&template->pickle);
+  if (!class) put_dtype(&template->pickle, dtype);
+  xt_pickler_put_tuple(&template->pickle);
 }
 
-static const char *function_of(xt_dtype dtype) {
+static const char *rebuild_function(xt_dtype dtype) {
   return xt_pickler_storage_class(dtype) ? "torch._utils\n_rebuild_tensor_v2\n" : "torch._utils\n_rebuild_tensor_v3\n";
 }
 
-static void put_part(xt_pickle_template *d, const xt_save_tensors *s, size_t view) {
-  xt_pickler_put_global(&d->pickle, function_of(s->views[view].dtype));
-  put_strided(d, s, view, false);
-  xt_pickler_put_reduce(&d->pickle);
+static void put_part(xt_pickle_template *template, const xt_save_tensors *s, size_t view) {
+  xt_pickler_put_global(&template->pickle, rebuild_function(s->views[view].dtype));
+  put_strided(template, s, view, false);
+  xt_pickler_put_reduce(&template->pickle);
 }
 
 static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
@@ -82,18 +79,18 @@ static void put_meta(xt_pickler *p, const xt_tensor *tensor) {
   xt_pickler_put_bool(p, tensor->requires_grad);
 }
 
-/* layout, (indices, values, size, coalesced) or (compressed, plain, values, size) */
-static void put_sparse(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+/* Writes the layout and (indices, values, size, coalesced) or (compressed indices, plain indices, values, size). */
+static void put_sparse(xt_pickle_template *template, const xt_save_tensors *s, const xt_save_tensor *t) {
   static const char *const names[] = {
       "", "torch.sparse_coo", "torch.sparse_csr", "", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc"};
   const char *name = names[t->tensor->info.layout];
-  xt_pickler *p = &d->pickle;
+  xt_pickler *p = &template->pickle;
   xt_pickler_put_global(p, "torch.serialization\n_get_layout\n");
   xt_pickler_put_text(p, name, strlen(name));
   xt_pickler_put_tuple_of(p, 1);
   xt_pickler_put_reduce(p);
   xt_pickler_put_mark(p);
-  for (int i = 0; i < t->view_count; i++) put_part(d, s, t->views[i]);
+  for (int i = 0; i < t->view_count; i++) put_part(template, s, t->views[i]);
   xt_pickler_put_global(p, "torch\nSize\n");
   put_dims(p, t->tensor->info.sizes, t->tensor->info.ndim);
   xt_pickler_put_tuple_of(p, 1);
@@ -102,14 +99,14 @@ static void put_sparse(xt_pickle_template *d, const xt_save_tensors *s, const xt
   xt_pickler_put_tuple(p);
 }
 
-static void put_quantized(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
-  xt_pickler *p = &d->pickle;
-  put_view(d, s, t->views[0], xt_pickler_storage_class(t->tensor->info.dtype));
+static void put_quantized(xt_pickle_template *template, const xt_save_tensors *s, const xt_save_tensor *t) {
+  xt_pickler *p = &template->pickle;
+  put_view(template, s, t->views[0], xt_pickler_storage_class(t->tensor->info.dtype));
   if (t->view_count > 1) {
     xt_pickler_put_mark(p);
     xt_pickler_put_global(p, "torch\nper_channel_affine\n");
-    put_part(d, s, t->views[1]);
-    put_part(d, s, t->views[2]);
+    put_part(template, s, t->views[1]);
+    put_part(template, s, t->views[2]);
     xt_pickler_put_int(p, t->axis);
     xt_pickler_put_tuple(p);
   } else {
@@ -122,118 +119,46 @@ static void put_quantized(xt_pickle_template *d, const xt_save_tensors *s, const
   put_hooks(p);
 }
 
-void xt_pickle_tensor_function(xt_pickle_template *d, const xt_save_tensor *t) {
-  xt_pickler *p = &d->pickle;
+void xt_pickle_tensor_function(xt_pickle_template *template, const xt_save_tensor *t) {
+  xt_pickler *p = &template->pickle;
   switch (t->kind) {
   case XT_SAVE_META: xt_pickler_put_global(p, "torch._utils\n_rebuild_meta_tensor_no_storage\n"); break;
   case XT_SAVE_SPARSE: xt_pickler_put_global(p, "torch._utils\n_rebuild_sparse_tensor\n"); break;
   case XT_SAVE_QUANTIZED: xt_pickler_put_global(p, "torch._utils\n_rebuild_qtensor\n"); break;
-  case XT_SAVE_STRIDED: xt_pickler_put_global(p, function_of(t->tensor->info.dtype)); break;
+  case XT_SAVE_STRIDED: xt_pickler_put_global(p, rebuild_function(t->tensor->info.dtype)); break;
   }
 }
 
-void xt_pickle_tensor_args(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
+void xt_pickle_tensor_args(xt_pickle_template *template, const xt_save_tensors *s, const xt_save_tensor *t) {
   if (t->kind == XT_SAVE_STRIDED) {
-    put_strided(d, s, t->views[0], t->tensor->requires_grad);
+    put_strided(template, s, t->views[0], t->tensor->requires_grad);
     return;
   }
-  xt_pickler_put_mark(&d->pickle);
-  if (t->kind == XT_SAVE_META) put_meta(&d->pickle, t->tensor);
-  else if (t->kind == XT_SAVE_SPARSE) put_sparse(d, s, t);
-  else put_quantized(d, s, t);
-  xt_pickler_put_tuple(&d->pickle);
+  xt_pickler_put_mark(&template->pickle);
+  if (t->kind == XT_SAVE_META) put_meta(&template->pickle, t->tensor);
+  else if (t->kind == XT_SAVE_SPARSE) put_sparse(template, s, t);
+  else put_quantized(template, s, t);
+  xt_pickler_put_tuple(&template->pickle);
 }
 
-void xt_pickle_tensor(xt_pickle_template *d, const xt_save_tensors *s, const xt_save_tensor *t) {
-  xt_pickle_tensor_function(d, t);
-  xt_pickle_tensor_args(d, s, t);
-  xt_pickler_put_reduce(&d->pickle);
+void xt_pickle_tensor(xt_pickle_template *template, const xt_save_tensors *s, const xt_save_tensor *t) {
+  xt_pickle_tensor_function(template, t);
+  xt_pickle_tensor_args(template, s, t);
+  xt_pickler_put_reduce(&template->pickle);
 }
 
-void xt_pickle_tensor_bytes(xt_pickle_template *d, const xt_save_tensors *s, const int64_t *sizes,
+void xt_pickle_tensor_bytes(xt_pickle_template *template, const xt_save_tensors *s, const int64_t *sizes,
                             const int64_t *strides, int ndim) {
-  xt_pickler *p = &d->pickle;
+  xt_pickler *p = &template->pickle;
   size_t view = s->view_count - 1;
   xt_pickler_put_global(p, "torch._utils\n_rebuild_tensor_v3\n");
   xt_pickler_put_mark(p);
-  put_storage(d, view, NULL);
+  put_storage(template, view, NULL);
   put_dims(p, sizes, ndim);
   put_dims(p, strides, ndim);
   xt_pickler_put_bool(p, false);
   put_hooks(p);
   put_dtype(p, s->views[view].dtype);
   xt_pickler_put_tuple(p);
-  xt_pickler_put_reduce(p);
-}
-
-/* ---- numpy ---- */
-
-bool xt_pickle_numpy_code(xt_dtype dtype, char code[8]) {
-  const xt_dtype_info *info = xt_dtype_get(dtype);
-  char kind = 0;
-  if (info->kind == XT_KIND_INT) kind = 'i';
-  else if (info->kind == XT_KIND_UINT) kind = 'u';
-  else if (info->kind == XT_KIND_BOOL) kind = 'b';
-  else if (dtype == XT_float16 || dtype == XT_float32 || dtype == XT_float64) kind = 'f';
-  else if (dtype == XT_complex64 || dtype == XT_complex128) kind = 'c';
-  snprintf(code, 8, "%c%u", kind ? kind : '?', (unsigned)info->size);
-  return kind != 0;
-}
-
-bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]) {
-  const xt_dtype_info *info = xt_dtype_get(dtype);
-  ErlNifSInt64 integer = 0;
-  ErlNifUInt64 natural = 0;
-  double re = 0, im = 0;
-  bool boolean;
-  memset(bytes, 0, 16);
-  switch (info->kind) {
-  case XT_KIND_BOOL:
-    if (!xt_get_bool(env, term, &boolean)) return false;
-    bytes[0] = boolean;
-    return true;
-  case XT_KIND_UINT:
-    if (dtype == XT_uint64 && enif_get_uint64(env, term, &natural)) return memcpy(bytes, &natural, 8), true;
-    /* fall through */
-  case XT_KIND_INT:
-    if (!enif_get_int64(env, term, &integer) || !xt_element_int_fits(dtype, integer)) return false;
-    memcpy(bytes, &integer, info->size);
-    return true;
-  case XT_KIND_COMPLEX:
-    if (!xt_get_complex(env, term, &re, &im)) return false;
-    if (info->size == 16) memcpy(bytes, (double[]){re, im}, 16);
-    else memcpy(bytes, (float[]){(float)re, (float)im}, 8);
-    return true;
-  default:
-    if (enif_get_int64(env, term, &integer)) re = (double)integer;
-    else if (!xt_get_float(env, term, &re)) return false;
-    if (info->size == 8) memcpy(bytes, &re, 8);
-    else if (info->size == 4) memcpy(bytes, &(float){(float)re}, 4);
-    else memcpy(bytes, &(uint16_t){xt_element_half(re)}, 2);
-    return true;
-  }
-}
-
-/* scalar(dtype(code, False, True), bytes); the dtype's state is (3, '<', None, None, None, -1, -1, 0) */
-void xt_pickle_numpy_scalar(xt_pickler *p, xt_dtype dtype, const char *code, const uint8_t *bytes) {
-  size_t size = xt_dtype_get(dtype)->size;
-  xt_pickler_put_global(p, "numpy.core.multiarray\nscalar\n");
-  xt_pickler_put_global(p, "numpy\ndtype\n");
-  xt_pickler_put_text(p, code, strlen(code));
-  xt_pickler_put_bool(p, false);
-  xt_pickler_put_bool(p, true);
-  xt_pickler_put_tuple_of(p, 3);
-  xt_pickler_put_reduce(p);
-  xt_pickler_put_mark(p);
-  xt_pickler_put_int(p, 3);
-  xt_pickler_put_text(p, size == 1 ? "|" : "<", 1);
-  for (int i = 0; i < 3; i++) xt_pickler_put_none(p);
-  xt_pickler_put_int(p, -1);
-  xt_pickler_put_int(p, -1);
-  xt_pickler_put_int(p, 0);
-  xt_pickler_put_tuple(p);
-  xt_pickler_put_build(p);
-  xt_pickler_put_bytes(p, bytes, size);
-  xt_pickler_put_tuple_of(p, 2);
   xt_pickler_put_reduce(p);
 }

@@ -10,35 +10,35 @@
 #include "nif/term.h"
 
 xt_status xt_pickle_walk_no_memory(xt_pickle_walk *w) {
-  return xt_error_set(w->error, XT_STATUS_no_memory, "no memory to pickle the term");
+  return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while pickling the term");
 }
 
-/* ---- Where something is, for errors ---- */
+/* ---- Errors ---- */
 
 enum { PATH_PARTS = 32 };
 
-void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t at, char *text, size_t room) {
+void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t path, char *text, size_t size) {
   uint32_t parts[PATH_PARTS];
   int count = 0;
   size_t used = 0;
-  for (; at && count < PATH_PARTS; at = w->paths[at - 1].parent) parts[count++] = at;
+  for (; path && count < PATH_PARTS; path = w->paths[path - 1].parent) parts[count++] = path;
   text[0] = 0;
-  while (count-- > 0 && used + 40 < room) {
+  while (count-- > 0 && used + 40 < size) {
     const xt_term_path *p = &w->paths[parts[count] - 1];
     ErlNifBinary key;
-    size_t left = room - used < 120 ? room - used : 120;
-    if (p->is_index) snprintf(text + used, left, "[%zu]", p->index);
+    size_t room = size - used < 120 ? size - used : 120;
+    if (p->is_index) snprintf(text + used, room, "[%zu]", p->index);
     else if (enif_inspect_binary(w->env, p->key, &key) && xt_utf8_check(key.data, key.size) == XT_UTF8_VALID)
-      snprintf(text + used, left, "[\"%.*s\"]", (int)(key.size < 100 ? key.size : 100), key.data);
-    else enif_snprintf(text + used, left, "[%T]", p->key);
+      snprintf(text + used, room, "[\"%.*s\"]", (int)(key.size < 100 ? key.size : 100), key.data);
+    else enif_snprintf(text + used, room, "[%T]", p->key);
     used += strlen(text + used);
   }
 }
 
-xt_status xt_pickle_walk_refuse(xt_pickle_walk *w, const xt_pickle_task *t, const char *what) {
+xt_status xt_pickle_walk_fail(xt_pickle_walk *w, const xt_pickle_task *t, const char *reason) {
   char path[XT_PATH_TEXT];
   xt_pickle_walk_describe(w, t->path, path, sizeof path);
-  return xt_error_set(w->error, XT_STATUS_bad_argument, "term%s cannot be saved: %s", path, what);
+  return xt_error_set(w->error, XT_STATUS_bad_argument, "cannot save term%s: %s", path, reason);
 }
 
 /* ---- Tasks ---- */
@@ -87,14 +87,14 @@ static bool push_key(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM k
 
 xt_status xt_pickle_walk_put_text(xt_pickle_walk *w, const xt_pickle_task *t, const char *text, size_t size, bool raw) {
   if (!raw && xt_utf8_check((const uint8_t *)text, size) != XT_UTF8_VALID)
-    return xt_pickle_walk_refuse(w, t, "a binary that is no UTF-8 text; wrap bytes in %ExTorch.Python.Bytes{}");
-  if (size > UINT32_MAX) return xt_pickle_walk_refuse(w, t, "a text of more than 4 GiB");
+    return xt_pickle_walk_fail(w, t, "the binary is not valid UTF-8; wrap bytes in %ExTorch.Python.Bytes{}");
+  if (size > UINT32_MAX) return xt_pickle_walk_fail(w, t, "the string is larger than 4 GiB");
   xt_pickler_put_text(w->out, text, size);
   return XT_STATUS_ok;
 }
 
-/* Atoms that are no strings in Python. */
-static bool has_twin(ERL_NIF_TERM a) {
+/* Atoms that are not saved as strings. */
+static bool is_constant(ERL_NIF_TERM a) {
   return a == xt_am_nil || a == xt_am_true || a == xt_am_false || a == xt_am_nan || a == xt_am_infinity ||
          a == xt_am_neg_infinity;
 }
@@ -102,26 +102,26 @@ static bool has_twin(ERL_NIF_TERM a) {
 static xt_status put_atom(xt_pickle_walk *w, const xt_pickle_task *t) {
   char text[1024];
   ERL_NIF_TERM a = t->term;
-  if (has_twin(a)) {
+  if (is_constant(a)) {
     if (a == xt_am_nil) xt_pickler_put_none(w->out);
     else if (a == xt_am_true || a == xt_am_false) xt_pickler_put_bool(w->out, a == xt_am_true);
     else xt_pickler_put_float(w->out, a == xt_am_nan ? NAN : a == xt_am_infinity ? INFINITY : -INFINITY);
     return XT_STATUS_ok;
   }
   int size = enif_get_atom(w->env, a, text, sizeof text, ERL_NIF_LATIN1);
-  if (!size) return xt_pickle_walk_refuse(w, t, "an atom with letters beyond Latin 1; use a string");
-  /* Latin 1 to UTF-8 */
-  char wide[2048];
+  if (!size) return xt_pickle_walk_fail(w, t, "the atom has characters outside Latin-1; use a string");
+  /* Latin-1 to UTF-8 */
+  char utf8[2048];
   size_t length = 0;
   for (int i = 0; i < size - 1; i++) {
     uint8_t c = (uint8_t)text[i];
-    if (c >= 0x80) wide[length++] = (char)(0xC0 | c >> 6), wide[length++] = (char)(0x80 | (c & 0x3F));
-    else wide[length++] = (char)c;
+    if (c >= 0x80) utf8[length++] = (char)(0xC0 | c >> 6), utf8[length++] = (char)(0x80 | (c & 0x3F));
+    else utf8[length++] = (char)c;
   }
-  return xt_pickle_walk_put_text(w, t, wide, length, false);
+  return xt_pickle_walk_put_text(w, t, utf8, length, false);
 }
 
-/* Large integers come as SMALL_BIG_EXT or LARGE_BIG_EXT. */
+/* The digits of a large integer are read from its external term format, SMALL_BIG_EXT or LARGE_BIG_EXT. */
 static xt_status put_integer(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifSInt64 value;
   ErlNifBinary external;
@@ -140,40 +140,41 @@ static xt_status put_integer(xt_pickle_walk *w, const xt_pickle_task *t) {
 
 static xt_status put_binary(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary binary;
-  if (!enif_inspect_binary(w->env, t->term, &binary)) return xt_pickle_walk_refuse(w, t, "a bitstring is no binary");
+  if (!enif_inspect_binary(w->env, t->term, &binary))
+    return xt_pickle_walk_fail(w, t, "the bitstring is not a whole number of bytes");
   return xt_pickle_walk_put_text(w, t, (const char *)binary.data, binary.size, false);
 }
 
 /* ---- Containers ---- */
 
-/* Would the atom's string be a second key of the same dict? */
-static bool is_twice(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
+/* Returns whether the map has the string of an atom key as another key. */
+static bool has_string_key(xt_pickle_walk *w, ERL_NIF_TERM map, ERL_NIF_TERM key) {
   char text[1024];
   ERL_NIF_TERM string, value;
-  if (!enif_is_atom(w->env, key) || has_twin(key)) return false;
+  if (!enif_is_atom(w->env, key) || is_constant(key)) return false;
   int size = enif_get_atom(w->env, key, text, sizeof text, ERL_NIF_LATIN1);
   if (size < 1) return false;
   memcpy(enif_make_new_binary(w->env, (size_t)size - 1, &string), text, (size_t)size - 1);
   return enif_get_map_value(w->env, map, string, &value);
 }
 
-/* [{:key, value}, …] is a dict, as a keyword list is to Elixir. */
+/* Keyword lists are saved as dicts. */
 static bool is_keyword(ErlNifEnv *env, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
   if (enif_is_empty_list(env, list)) return false;
   while (enif_get_list_cell(env, list, &head, &list))
-    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_is_atom(env, pair[0]) || has_twin(pair[0]))
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_is_atom(env, pair[0]) || is_constant(pair[0]))
       return false;
   return enif_is_empty_list(env, list);
 }
 
-void xt_pickle_walk_turn(xt_pickle_walk *w, size_t from) {
+void xt_pickle_walk_reverse(xt_pickle_walk *w, size_t from) {
   for (size_t a = from, b = w->count; a + 1 < b; a++) {
-    xt_pickle_task kept = w->tasks[a];
+    xt_pickle_task task = w->tasks[a];
     w->tasks[a] = w->tasks[--b];
-    w->tasks[b] = kept;
+    w->tasks[b] = task;
   }
 }
 
@@ -187,8 +188,8 @@ static xt_status put_list(xt_pickle_walk *w, const xt_pickle_task *t) {
   size_t from = w->count;
   for (; enif_get_list_cell(w->env, list, &head, &list); index++)
     if (!xt_pickle_walk_push_at(w, t, head, true, 0, index)) return xt_pickle_walk_no_memory(w);
-  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_refuse(w, t, "an improper list has no Python twin");
-  xt_pickle_walk_turn(w, from);
+  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_fail(w, t, "improper lists have no Python equivalent");
+  xt_pickle_walk_reverse(w, from);
   return XT_STATUS_ok;
 }
 
@@ -199,12 +200,12 @@ xt_status xt_pickle_walk_push_pairs(xt_pickle_walk *w, const xt_pickle_task *t, 
   size_t from = w->count;
   while (enif_get_list_cell(w->env, list, &head, &list)) {
     if (!enif_get_tuple(w->env, head, &arity, &pair) || arity != 2)
-      return xt_pickle_walk_refuse(w, t, "the pairs of a dict are {key, value}");
+      return xt_pickle_walk_fail(w, t, "the pairs of a dict must be {key, value} tuples");
     if (!push_key(w, t, pair[0]) || !xt_pickle_walk_push_at(w, t, pair[1], false, pair[0], 0))
       return xt_pickle_walk_no_memory(w);
   }
-  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_refuse(w, t, "the pairs of a dict are a list");
-  xt_pickle_walk_turn(w, from);
+  if (!enif_is_empty_list(w->env, list)) return xt_pickle_walk_fail(w, t, "the pairs of a dict must be a list");
+  xt_pickle_walk_reverse(w, from);
   return XT_STATUS_ok;
 }
 
@@ -218,16 +219,17 @@ xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, E
 xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map, bool keys_only) {
   ErlNifMapIterator at;
   ERL_NIF_TERM key, value;
-  bool pushed = true, twice = false;
+  bool pushed = true, duplicate = false;
   if (!enif_map_iterator_create(w->env, map, &at, ERL_NIF_MAP_ITERATOR_LAST)) return xt_pickle_walk_no_memory(w);
-  while (pushed && !twice && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
-    twice = is_twice(w, map, key);
+  while (pushed && !duplicate && enif_map_iterator_get_pair(w->env, &at, &key, &value)) {
+    duplicate = has_string_key(w, map, key);
     if (!keys_only) pushed = xt_pickle_walk_push_at(w, t, value, false, key, 0);
     pushed = pushed && push_key(w, t, key);
     enif_map_iterator_prev(w->env, &at);
   }
   enif_map_iterator_destroy(w->env, &at);
-  if (twice) return xt_pickle_walk_refuse(w, t, "it has a key as an atom and as a string, which are one in Python");
+  if (duplicate)
+    return xt_pickle_walk_fail(w, t, "it has the same key as an atom and as a string, which are equal in Python");
   return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
@@ -267,32 +269,32 @@ static xt_status put_term(xt_pickle_walk *w, const xt_pickle_task *t) {
   }
   case ERL_NIF_TERM_TYPE_BITSTRING: return put_binary(w, t);
   case ERL_NIF_TERM_TYPE_LIST:
-    if (t->is_key) return xt_pickle_walk_refuse(w, t, "a list cannot be a key in Python; use a tuple");
+    if (t->is_key) return xt_pickle_walk_fail(w, t, "a list cannot be a key in Python; use a tuple");
     return is_keyword(w->env, t->term) ? xt_pickle_walk_put_pairs(w, t, t->term) : put_list(w, t);
   case ERL_NIF_TERM_TYPE_TUPLE: return put_tuple(w, t);
   case ERL_NIF_TERM_TYPE_MAP:
     if (enif_get_map_value(w->env, t->term, xt_am___struct__, &module)) return xt_pickle_walk_put_struct(w, t, module);
-    if (t->is_key) return xt_pickle_walk_refuse(w, t, "a map cannot be a key in Python");
+    if (t->is_key) return xt_pickle_walk_fail(w, t, "a map cannot be a key in Python");
     return put_map(w, t, t->term);
-  default: return xt_pickle_walk_refuse(w, t, "a pid, port, reference or function has no Python twin");
+  default: return xt_pickle_walk_fail(w, t, "pids, ports, references and functions have no Python equivalent");
   }
 }
 
-/* What comes soon is brought into the cache meanwhile. Most terms are addresses with a tag in the lowest bits; for the
- * others the hint is wasted, and harmless. */
-static void look_ahead(const xt_pickle_walk *w) {
-  enum { SOON = 12, LINE = 64 };
-  if (w->count <= SOON) return;
-  ERL_NIF_TERM soon = w->tasks[w->count - SOON].term;
-  __builtin_prefetch((const void *)soon);
-  __builtin_prefetch((const void *)(soon + LINE));
+/* Prefetches a term that will be written soon. Most terms are addresses with a tag in the lowest bits; for other terms
+ * the prefetch has no effect. */
+static void prefetch(const xt_pickle_walk *w) {
+  enum { AHEAD = 12, CACHE_LINE = 64 };
+  if (w->count <= AHEAD) return;
+  ERL_NIF_TERM term = w->tasks[w->count - AHEAD].term;
+  __builtin_prefetch((const void *)term);
+  __builtin_prefetch((const void *)(term + CACHE_LINE));
 }
 
 static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
   xt_status status = push(w, (xt_pickle_task){.term = term}) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
   while (status == XT_STATUS_ok && w->count) {
     xt_pickle_task t = w->tasks[--w->count];
-    look_ahead(w);
+    prefetch(w);
     if (!t.opcode) status = put_term(w, &t);
     else xt_buffer_byte(&w->out->out, t.opcode);
   }

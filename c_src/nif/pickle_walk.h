@@ -1,7 +1,7 @@
-/* The walk over a term that is being pickled, which term_pickle.c and term_structs.c do together.
+/* The walk over a term that is being pickled, shared by pickle_term.c and pickle_struct.c.
  *
- * What is to be done lies on a stack, last first: a term to write, or an instruction that ends what was begun. No
- * recursion: a term may be as deep as its maker likes. */
+ * A stack of tasks replaces recursion, since terms can be nested to any depth. A task is a term to write, or an opcode
+ * to write, which ends a container. */
 #ifndef XT_NIF_PICKLE_WALK_H
 #define XT_NIF_PICKLE_WALK_H
 
@@ -9,12 +9,12 @@
 
 typedef struct {
   ERL_NIF_TERM term;
-  uint32_t path;  /* 1 + where in `places`; 0: the whole term */
-  uint8_t opcode; /* not 0: this instruction, and no term */
-  bool is_key;
+  uint32_t path;  /* 1 + index in `paths`; 0 for the whole term */
+  uint8_t opcode; /* if not 0, this opcode is written instead of a term */
+  bool is_key;    /* the term is a key of a dict */
 } xt_pickle_task;
 
-/* How a part is reached from what it is a part of. */
+/* One step of the path to a part of the term: a key or an index of the parent. */
 typedef struct {
   uint32_t parent;
   bool is_index;
@@ -26,7 +26,7 @@ typedef struct {
   ErlNifEnv *env;
   xt_save_tensors *tensors;
   xt_pickle_template *template;
-  xt_pickler *out; /* the draft's */
+  xt_pickler *out; /* &template->pickle */
   xt_error *error;
   xt_pickle_task *tasks;
   size_t count, room;
@@ -34,31 +34,35 @@ typedef struct {
   size_t path_count, path_room;
 } xt_pickle_walk;
 
-/* Errors, which say where in the term. */
+/* Errors. xt_pickle_walk_describe writes the path to a part, for example ["a"][0]. xt_pickle_walk_fail returns the
+ * error "cannot save term["a"][0]: reason". */
 enum { XT_PATH_TEXT = 600 };
-void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t at, char *text, size_t room);
-xt_status xt_pickle_walk_refuse(xt_pickle_walk *w, const xt_pickle_task *t, const char *what);
+void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t path, char *text, size_t size);
+xt_status xt_pickle_walk_fail(xt_pickle_walk *w, const xt_pickle_task *t, const char *reason);
 xt_status xt_pickle_walk_no_memory(xt_pickle_walk *w);
 
-/* What is to be done next; false without memory. */
+/* Push a task. Return false if out of memory. */
 bool xt_pickle_walk_push_op(xt_pickle_walk *w, uint8_t opcode);
 bool xt_pickle_walk_push_at(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM term, bool is_index,
                             ERL_NIF_TERM key, size_t index);
 
-/* The part of what is at hand that this key names; 0 without memory. */
+/* Returns the path to the part of a task's term that has the key, or 0 if out of memory. */
 uint32_t xt_pickle_walk_path(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key);
 
-/* Tasks come off last first, so what a list holds is turned round once it is pushed. */
-void xt_pickle_walk_turn(xt_pickle_walk *w, size_t from);
+/* Reverses the tasks from the given index on: the items of a list are pushed in order but popped last first. */
+void xt_pickle_walk_reverse(xt_pickle_walk *w, size_t from);
 
+/* Writes a string. Fails if it is not valid UTF-8, unless `raw`. */
 xt_status xt_pickle_walk_put_text(xt_pickle_walk *w, const xt_pickle_task *t, const char *text, size_t size, bool raw);
 
-/* A list of {key, value}: as a dict, or into the dict below the mark. */
+/* Writes a list of {key, value} as a dict. */
 xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list);
+
+/* Push the items of a dict (or the elements of a set, with keys_only), which follow its MARK. */
 xt_status xt_pickle_walk_push_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list);
 xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map, bool keys_only);
 
-/* A struct: ours, or refused. */
+/* Writes a struct of ExTorch or a MapSet. Fails for other structs. */
 xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module);
 
 #endif

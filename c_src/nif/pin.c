@@ -5,7 +5,7 @@
 #include "core/memory/memory.h"
 #include "nif/tensor.h"
 
-enum { MAX_TENSORS = 64, MAX_DEPTH = 4 };
+enum { MAX_TENSORS = 64, MAX_DEPTH = 4, MAX_TERMS = 256 };
 
 xt_pin *xt_pin_new(void) {
   xt_pin *pin = enif_alloc(sizeof *pin);
@@ -20,17 +20,18 @@ bool xt_pin_term(xt_pin *pin, ERL_NIF_TERM term, ERL_NIF_TERM *copy) {
   return true;
 }
 
-static xt_status hold(xt_pin *pin, xt_tensor_resource *resource, xt_error *error) {
+static xt_status keep_tensor(xt_pin *pin, xt_tensor_resource *resource, xt_error *error) {
   if (!pin->tensors) pin->tensors = enif_alloc(MAX_TENSORS * sizeof *pin->tensors);
-  if (!pin->tensors) return xt_error_set(error, XT_STATUS_no_memory, "no memory to pin the owner");
+  if (!pin->tensors) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
   if (pin->tensor_count == MAX_TENSORS)
-    return xt_error_set(error, XT_STATUS_limit, "the owner holds more than %d tensors", MAX_TENSORS);
-  xt_status status = xt_tensor_take(resource, &pin->tensors[pin->tensor_count], error);
+    return xt_error_set(error, XT_STATUS_limit, "the owner contains more than %d tensors", MAX_TENSORS);
+  xt_status status = xt_tensor_pin(resource, &pin->tensors[pin->tensor_count], error);
   if (status == XT_STATUS_ok) pin->tensor_count++;
   return status;
 }
 
-/* The first levels of tuples, lists and maps: an owner is a handful of tensors, not a database. */
+/* Searches the first levels of tuples, lists and maps. The depth and the number of terms are limited, since an owner is
+ * expected to contain only a few tensors. */
 static xt_status walk(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM term, int depth, int *budget, xt_error *error) {
   xt_tensor_resource *resource;
   ERL_NIF_TERM head, value;
@@ -39,7 +40,7 @@ static xt_status walk(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM term, int depth,
   int arity;
   xt_status status = XT_STATUS_ok;
   if (--*budget < 0 || depth > MAX_DEPTH) return status;
-  if (xt_get_tensor(env, term, &resource)) return hold(pin, resource, error);
+  if (xt_get_tensor(env, term, &resource)) return keep_tensor(pin, resource, error);
   if (enif_get_tuple(env, term, &arity, &items)) {
     for (int i = 0; i < arity && status == XT_STATUS_ok; i++)
       status = walk(env, pin, items[i], depth + 1, budget, error);
@@ -57,7 +58,7 @@ static xt_status walk(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM term, int depth,
 }
 
 xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error) {
-  int budget = 256;
+  int budget = MAX_TERMS;
   return walk(env, pin, owner, 0, &budget, error);
 }
 

@@ -1,5 +1,5 @@
-/* Keeping foreign memory alive: the owner's term, in an environment of its own, for as long as any tensor over the
- * memory lives. LibTorch's deleter lets go of it, on whatever thread. */
+/* Pins keep foreign memory alive. A pin holds a copy of the owner's term in its own environment until the last tensor
+ * over the memory is freed. LibTorch's deleter then releases the pin, on any thread. */
 #ifndef XT_NIF_PIN_H
 #define XT_NIF_PIN_H
 
@@ -10,23 +10,24 @@
 #include "torch/torch.h"
 
 typedef struct {
-  ErlNifEnv *env;      /* the owner's copy */
-  xt_tensor **tensors; /* those found in the owner, which release/1 must not take from under the pin */
+  ErlNifEnv *env;      /* holds the copies of the terms */
+  xt_tensor **tensors; /* handles of the tensors inside the owner, so that the memory outlives their release/1 */
   int tensor_count;
-  void *block;      /* memory of our own that the tensor is over, or NULL */
-  xt_frozen frozen; /* the range, when binaries see it */
+  void *block;      /* a copy of the data, allocated with xt_memory_alloc, or NULL */
+  xt_frozen frozen; /* the range of memory that is shared with a binary */
 } xt_pin;
 
-/* An empty pin; NULL when there is no memory. */
+/* Returns an empty pin, or NULL if out of memory. */
 xt_pin *xt_pin_new(void);
 
-/* Copies the term into the pin; the copy matters, since small binaries have another address there. False: no memory. */
+/* Copies a term into the pin. Use the data of the copy: a small binary has another address there. Returns false if out
+ * of memory. */
 bool xt_pin_term(xt_pin *pin, ERL_NIF_TERM term, ERL_NIF_TERM *copy);
 
-/* Holds the tensors inside the owner by themselves as well. */
+/* Keeps the handles of the tensors inside the owner as well. */
 xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error);
 
-/* Lets go of everything; an xt_foreign's `release`. */
+/* Releases everything that the pin holds. Usable as the `release` of an xt_foreign. */
 void xt_pin_release(void *pin);
 
 #endif

@@ -8,10 +8,10 @@
 #include "nif/tensor.h"
 
 static xt_status no_memory(xt_error *error) {
-  return xt_error_set(error, XT_STATUS_no_memory, "no memory to list the tensors");
+  return xt_error_set(error, XT_STATUS_no_memory, "out of memory while planning the save");
 }
 
-/* ---- Lists ---- */
+/* ---- Growing arrays ---- */
 
 static void *grow(void *list, size_t count, size_t *room, size_t size) {
   if (count < *room) return list;
@@ -38,9 +38,9 @@ static bool keep_other(xt_save_tensors *s, xt_tensor *tensor) {
   return true;
 }
 
-/* ---- What a tensor is made of ---- */
+/* ---- The views of a tensor ---- */
 
-/* The handle is taken over. */
+/* Takes ownership of the reference to the handle. */
 static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *handle, xt_error *error) {
   xt_save_view *view = new_view(s);
   if (!view) {
@@ -65,11 +65,12 @@ static xt_status add_view(xt_save_tensors *s, xt_save_tensor *t, xt_tensor *hand
   view->data = (uintptr_t)info->data;
   view->base = (uintptr_t)base;
   view->bytes = bytes / item * item;
-  if (!info->numel) view->data = view->base; /* an empty one may begin anywhere */
+  if (!info->numel) view->data = view->base; /* the address of an empty tensor can be anywhere */
   return XT_STATUS_ok;
 }
 
-static xt_status call(const char *name, xt_tensor *tensor, xt_value *out, xt_error *error) {
+/* Calls an operator with one argument and one result. */
+static xt_status call_op(const char *name, xt_tensor *tensor, xt_value *out, xt_error *error) {
   xt_arena arena = {NULL};
   xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
   xt_op_call op = {.name = name, .args = &arg, .arg_count = 1};
@@ -81,9 +82,9 @@ static xt_status call(const char *name, xt_tensor *tensor, xt_value *out, xt_err
 }
 
 static xt_status add_part(xt_save_tensors *s, xt_save_tensor *t, const char *name, xt_error *error) {
-  xt_value made = {.kind = XT_VALUE_NIL};
-  xt_status status = call(name, t->tensor, &made, error);
-  return status == XT_STATUS_ok ? add_view(s, t, made.tensor, error) : status;
+  xt_value part = {.kind = XT_VALUE_NIL};
+  xt_status status = call_op(name, t->tensor, &part, error);
+  return status == XT_STATUS_ok ? add_view(s, t, part.tensor, error) : status;
 }
 
 static xt_status add_sparse(xt_save_tensors *s, xt_save_tensor *t, xt_error *error) {
@@ -95,13 +96,15 @@ static xt_status add_sparse(xt_save_tensors *s, xt_save_tensor *t, xt_error *err
                              : layout == XT_LAYOUT_CSR || layout == XT_LAYOUT_BSR ? rows
                              : layout == XT_LAYOUT_CSC || layout == XT_LAYOUT_BSC ? columns
                                                                                   : NULL;
-  if (!parts) return xt_error_set(error, XT_STATUS_unsupported, "a tensor of this layout cannot be saved");
+  if (!parts)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "tensors of this layout cannot be saved; convert the tensor with \"to_dense\" first");
   xt_status status = XT_STATUS_ok;
   t->kind = XT_SAVE_SPARSE;
   for (; *parts && status == XT_STATUS_ok; parts++) status = add_part(s, t, *parts, error);
   xt_value coalesced = {.kind = XT_VALUE_BOOL};
   if (status == XT_STATUS_ok && layout == XT_LAYOUT_COO)
-    status = call("aten::is_coalesced", t->tensor, &coalesced, error);
+    status = call_op("aten::is_coalesced", t->tensor, &coalesced, error);
   t->coalesced = coalesced.kind == XT_VALUE_BOOL && coalesced.boolean;
   return status;
 }
@@ -111,17 +114,18 @@ static xt_status add_quantized(xt_save_tensors *s, xt_save_tensor *t, xt_error *
   t->kind = XT_SAVE_QUANTIZED;
   xt_status status = add_part(s, t, "aten::int_repr", error);
   if (status != XT_STATUS_ok) return status;
-  if (t->tensor->info.scheme == 2) {
+  if (t->tensor->info.scheme == XT_SCHEME_PER_CHANNEL) {
     status = add_part(s, t, "aten::q_per_channel_scales", error);
     if (status == XT_STATUS_ok) status = add_part(s, t, "aten::q_per_channel_zero_points", error);
-    if (status == XT_STATUS_ok) status = call("aten::q_per_channel_axis", t->tensor, &axis, error);
+    if (status == XT_STATUS_ok) status = call_op("aten::q_per_channel_axis", t->tensor, &axis, error);
     t->axis = axis.integer;
     return status;
   }
-  if (t->tensor->info.scheme != 1)
-    return xt_error_set(error, XT_STATUS_unsupported, "a tensor that is quantized in this way cannot be saved");
-  status = call("aten::q_scale", t->tensor, &scale, error);
-  if (status == XT_STATUS_ok) status = call("aten::q_zero_point", t->tensor, &zero, error);
+  if (t->tensor->info.scheme != XT_SCHEME_PER_TENSOR)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "tensors of this quantization scheme cannot be saved; use \"dequantize\" first");
+  status = call_op("aten::q_scale", t->tensor, &scale, error);
+  if (status == XT_STATUS_ok) status = call_op("aten::q_zero_point", t->tensor, &zero, error);
   t->scale = scale.number;
   t->zero_point = zero.integer;
   return status;
@@ -154,26 +158,26 @@ xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dt
   return XT_STATUS_ok;
 }
 
-/* ---- Which bytes are written once ---- */
+/* ---- Payloads ---- */
 
-/* Views that can share a storage stand together, those of one `class` in the order of their memory: of one dtype, a
- * whole number of elements apart, and both tensors or both not. */
+/* Sort key. Views of the same `class` can share a storage: they have the same dtype, are a whole number of elements
+ * apart, and are all tensors or all binaries. Within a class, views are ordered by address. */
 typedef struct {
   uint32_t class;
   uintptr_t base;
   size_t view;
-} sortable;
+} sort_key;
 
-enum { REST_BITS = 8, DTYPE_BITS = 8 };
+enum { REMAINDER_BITS = 8, DTYPE_BITS = 8 };
 
 static uint32_t class_of(const xt_save_view *view) {
-  uint32_t rest = (uint32_t)(view->base % xt_dtype_get(view->dtype)->size);
-  uint32_t owner = view->staged ? 2 : view->handle ? 1 : 0;
-  return (owner << DTYPE_BITS | (uint32_t)view->dtype) << REST_BITS | rest;
+  uint32_t remainder = (uint32_t)(view->base % xt_dtype_get(view->dtype)->size);
+  uint32_t kind = view->staged ? 2 : view->handle ? 1 : 0;
+  return (kind << DTYPE_BITS | (uint32_t)view->dtype) << REMAINDER_BITS | remainder;
 }
 
 static int by_memory(const void *a, const void *b) {
-  const sortable *x = a, *y = b;
+  const sort_key *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   if (x->base != y->base) return x->base < y->base ? -1 : 1;
   return x->view < y->view ? -1 : 1;
@@ -181,17 +185,17 @@ static int by_memory(const void *a, const void *b) {
 
 typedef struct {
   uintptr_t base, end;
-  size_t key; /* 1 + number, in the order of the first view; 0: none yet */
+  size_t key; /* 1 + index of the payload; 0 if it has none yet */
 } group;
 
 static int by_key(const void *a, const void *b) {
   return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
 }
 
-/* Groups of views, then payloads in the order their first view was met. */
-static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_t *group_of, xt_error *error) {
+/* Sorts the views and joins those that overlap in memory into groups. Returns the number of groups. */
+static size_t group_views(const xt_save_tensors *s, sort_key *sorted, group *groups, size_t *group_of) {
   size_t count = 0;
-  for (size_t i = 0; i < s->view_count; i++) sorted[i] = (sortable){class_of(&s->views[i]), s->views[i].base, i};
+  for (size_t i = 0; i < s->view_count; i++) sorted[i] = (sort_key){class_of(&s->views[i]), s->views[i].base, i};
   qsort(sorted, s->view_count, sizeof *sorted, by_memory);
   for (size_t i = 0; i < s->view_count; i++) {
     const xt_save_view *view = &s->views[sorted[i].view];
@@ -201,32 +205,41 @@ static xt_status plan(xt_save_tensors *s, sortable *sorted, group *groups, size_
     else if (view->base + view->bytes > groups[count - 1].end) groups[count - 1].end = view->base + view->bytes;
     group_of[sorted[i].view] = count - 1;
   }
+  return count;
+}
+
+static void init_payload(xt_payload *payload, size_t number, const xt_save_view *view, const group *g) {
+  xt_decimal(payload->key, number); /* the payload is zeroed, so the key is terminated */
+  payload->dtype = view->dtype;
+  payload->bytes = view->staged ? view->bytes : g->end - g->base;
+  payload->data = view->staged ? NULL : (const uint8_t *)g->base;
+  bool typed = view->handle && xt_pickler_storage_class(view->dtype);
+  uint64_t item = typed ? xt_dtype_get(view->dtype)->size : 1; /* untyped storages count bytes */
+  payload->numel = (int64_t)(payload->bytes / item);
+}
+
+/* Creates one payload for each group, in the order in which the first view of the group was added. */
+static xt_status plan(xt_save_tensors *s, sort_key *sorted, group *groups, size_t *group_of, xt_error *error) {
+  size_t count = group_views(s, sorted, groups, group_of);
   s->payloads = calloc(count + 1, sizeof *s->payloads);
   s->payload_view = calloc(count + 1, sizeof *s->payload_view);
   if (!s->payloads || !s->payload_view) return no_memory(error);
   for (size_t i = 0; i < s->view_count; i++) {
     xt_save_view *view = &s->views[i];
     group *g = &groups[group_of[i]];
-    size_t item = xt_dtype_get(view->dtype)->size;
     if (!g->key) {
       g->key = ++s->payload_count;
-      xt_payload *p = &s->payloads[g->key - 1];
-      xt_decimal(p->key, g->key - 1); /* zeroed behind it */
-      p->dtype = view->dtype;
-      p->bytes = view->staged ? view->bytes : g->end - g->base;
-      bool typed = view->handle && xt_pickler_storage_class(view->dtype); /* untyped ones count bytes */
-      p->numel = (int64_t)(typed ? p->bytes / item : p->bytes);
-      p->data = view->staged ? NULL : (const uint8_t *)g->base;
+      init_payload(&s->payloads[g->key - 1], g->key - 1, view, g);
       s->payload_view[g->key - 1] = i;
     }
     view->payload = g->key - 1;
-    view->offset = view->staged ? 0 : (int64_t)((view->data - g->base) / item);
+    view->offset = view->staged ? 0 : (int64_t)((view->data - g->base) / xt_dtype_get(view->dtype)->size);
   }
   return XT_STATUS_ok;
 }
 
 xt_status xt_save_plan(xt_save_tensors *s, xt_error *error) {
-  sortable *order = calloc(s->view_count + 1, sizeof *order);
+  sort_key *order = calloc(s->view_count + 1, sizeof *order);
   group *groups = calloc(s->view_count + 1, sizeof *groups);
   size_t *group_of = calloc(s->view_count + 1, sizeof *group_of);
   xt_status status = order && groups && group_of ? plan(s, order, groups, group_of, error) : no_memory(error);

@@ -1,8 +1,8 @@
-/* The tensors of a term that is being saved: what each is made of, and which bytes are written once for several.
+/* The tensors of a term that is being saved, and the storages (payloads) that their bytes are written to.
  *
- *   xt_save_add for every tensor, in the order they are met → xt_save_plan → their payloads are known
+ *   xt_save_add for every tensor, in the order in which they occur → xt_save_plan → the payloads are known
  *
- * Tensors over the same memory share a storage in the file, as they do in memory. */
+ * Tensors that share memory share a storage in the file. */
 #ifndef XT_NIF_SAVE_TENSORS_H
 #define XT_NIF_SAVE_TENSORS_H
 
@@ -12,26 +12,26 @@
 #include "core/memory/region.h"
 #include "torch/torch.h"
 
-/* Where a strided tensor lies once it is saved. */
+/* A run of memory that is saved: a strided tensor or a part of a sparse or quantized one. */
 typedef struct {
-  xt_tensor *handle; /* kept; NULL: bytes of a binary */
+  xt_tensor *handle; /* an owned reference; NULL for the bytes of a binary */
   xt_dtype dtype;
   xt_device device;
-  uintptr_t base; /* of its storage, or of what it sees when compact */
+  uintptr_t base; /* start of its storage; with `compact`, of the memory that it covers */
   uint64_t bytes;
-  uintptr_t data; /* its first element */
-  bool staged;    /* not plain CPU memory: brought there when its turn comes, contiguous */
-  size_t payload;
-  int64_t offset; /* elements */
+  uintptr_t data; /* address of its first element */
+  bool staged;    /* not plain CPU memory: converted to contiguous CPU memory when it is written */
+  size_t payload; /* set by xt_save_plan */
+  int64_t offset; /* in the payload, in elements */
 } xt_save_view;
 
 typedef enum { XT_SAVE_STRIDED, XT_SAVE_META, XT_SAVE_SPARSE, XT_SAVE_QUANTIZED } xt_save_kind;
 
-/* What one tensor turned out to be. */
+/* How one tensor is saved. */
 typedef struct {
   xt_save_kind kind;
-  xt_tensor *tensor; /* lives as long as the list */
-  size_t views[3];   /* strided: itself; sparse: indices and values; quantized: integers, scales, zero points */
+  xt_tensor *tensor; /* valid as long as the list */
+  size_t views[3];   /* strided: the tensor; sparse: indices and values; quantized: integers, scales, zero points */
   int view_count;
   bool coalesced;
   double scale;
@@ -42,27 +42,27 @@ typedef struct {
   bool compact;
   xt_save_view *views;
   size_t view_count, view_room;
-  xt_tensor **others; /* kept: tensors that are no view themselves, but made of some */
+  xt_tensor **others; /* owned references to the tensors that have no view of their own: sparse, quantized, meta */
   size_t other_count, other_room;
   xt_payload *payloads;
   size_t payload_count;
-  size_t *payload_view; /* a view of each payload */
-  ErlNifEnv *binaries;  /* keeps those that are written */
+  size_t *payload_view; /* for each payload, the index of a view of it */
+  ErlNifEnv *binaries;  /* holds the binaries of xt_save_add_bytes */
 } xt_save_tensors;
 
-/* The tensor's own handle is taken over whatever happens. */
+/* Adds a tensor. Takes ownership of the reference to it, also on failure. */
 xt_status xt_save_add(xt_save_tensors *s, xt_tensor *tensor, xt_save_tensor *out, xt_error *error);
 
-/* Bytes that have no tensor: a dtype that the linked LibTorch lacks. They are the list's last view then. */
+/* Adds the bytes of a tensor whose dtype the linked LibTorch does not have. They become the last view of the list. */
 xt_status xt_save_add_bytes(xt_save_tensors *s, ERL_NIF_TERM binary, xt_dtype dtype, xt_error *error);
 
-/* Gives every view its payload, whose key is its number. */
+/* Creates the payloads and assigns one to every view. The key of a payload is its number. */
 xt_status xt_save_plan(xt_save_tensors *s, xt_error *error);
 
-/* Afterwards, where the file wants it: payloads in the order of their keys as text. */
+/* Sorts the payloads by their keys as strings, for formats that need this order. */
 xt_status xt_save_sort(xt_save_tensors *s, xt_error *error);
 
-/* The writer's fetch: plain contiguous memory of a staged view, kept until done. */
+/* Converts the staged view of a payload to plain contiguous CPU memory. The caller drops *staged. */
 xt_status xt_save_fetch(xt_save_tensors *s, size_t payload, xt_tensor **staged, const uint8_t **data, xt_error *error);
 
 void xt_save_free(xt_save_tensors *s);

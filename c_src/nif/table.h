@@ -1,7 +1,8 @@
-/* The NIFs, once: name, arity, scheduler. nif.c makes the table of it, every nif_*.c its prototypes, and
- * lib/extorch/native.ex has a stub for each (a test calls them all).
+/* The list of all NIFs (name, arity, scheduler) and the list of all resource types.
  *
- * BRIEF runs on a normal scheduler: it takes microseconds whatever it is given, or moves itself to a dirty one.
+ * library.c builds the NIF table from the first list. lib/extorch/native.ex has a stub for each NIF; a test calls all
+ * of them. A NIF on a normal scheduler takes microseconds whatever its arguments are, or reschedules itself on a dirty
+ * scheduler.
  */
 #ifndef XT_NIF_TABLE_H
 #define XT_NIF_TABLE_H
@@ -79,5 +80,24 @@
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);
 XT_NIFS(XT_DECLARE_NIF)
 #undef XT_DECLARE_NIF
+
+/* library.c opens each resource type as "extorch_<name>", with the callbacks that the owning file defines. */
+#define XT_RESOURCES(X) \
+  X(tensor)             \
+  X(frozen_binary)      \
+  X(checkpoint)         \
+  X(batch_load)         \
+  X(loader)             \
+  X(saver)              \
+  X(atomic_file)        \
+  X(archive)            \
+  X(collection)         \
+  X(collection_marker)
+
+#define XT_DECLARE_RESOURCE(name)              \
+  extern ErlNifResourceType *xt_##name##_type; \
+  extern const ErlNifResourceTypeInit xt_##name##_callbacks;
+XT_RESOURCES(XT_DECLARE_RESOURCE)
+#undef XT_DECLARE_RESOURCE
 
 #endif

@@ -7,10 +7,9 @@
 #include "nif/table.h"
 #include "nif/term.h"
 
-static ErlNifResourceType *tensor_type;
-
-/* Light ones are freed where they are dropped: sent to another thread, their small pieces would come back to this one
- * through malloc's lock. Only one at a time, since what it owned may be the last handle of the next in a long chain. */
+/* Light handles are freed on the current thread: freeing them on the reaper thread would contend with this one for
+ * malloc's lock. They are freed one level deep only, because a handle may own the last reference to another one, and
+ * such a chain can be long. */
 void xt_tensor_drop(xt_tensor *tensor) {
   static _Thread_local bool freeing;
   if (__atomic_sub_fetch(&tensor->references, 1, __ATOMIC_ACQ_REL) > 0) return;
@@ -24,33 +23,33 @@ void xt_tensor_drop(xt_tensor *tensor) {
   xt_exit_guard_leave();
 }
 
-static void finish(xt_tensor_resource *resource) {
-  void *owner = atomic_exchange(&resource->owner, NULL);
+static void free_contents(xt_tensor_resource *resource) {
+  if (resource->is_blob_owner) return; /* destroy_tensor drops its handle */
+  void *owner = atomic_exchange(&resource->blob_owner, NULL);
   if (owner) enif_release_resource(owner);
   xt_tensor_drop(resource->handle);
 }
 
 static void release(xt_tensor_resource *resource) {
-  if (atomic_fetch_or(&resource->state, 1) == 0) finish(resource);
+  if (atomic_fetch_or(&resource->state, 1) == 0) free_contents(resource);
 }
 
-static void tensor_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_tensor(ErlNifEnv *env, void *object) {
+  xt_tensor_resource *resource = object;
   (void)env;
-  release(object);
+  release(resource);
+  if (resource->is_blob_owner) xt_tensor_drop(resource->handle);
 }
 
-bool xt_tensor_register(ErlNifEnv *env) {
-  ErlNifResourceTypeInit init = {.dtor = tensor_destroyed, .members = 4, .dyncall = xt_export_tensor};
-  tensor_type = enif_init_resource_type(env, "extorch_tensor", &init, ERL_NIF_RT_CREATE, NULL);
-  return tensor_type != NULL;
-}
+const ErlNifResourceTypeInit xt_tensor_callbacks = {.dtor = destroy_tensor, .dyncall = xt_export_tensor};
 
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
-  ERL_NIF_TERM inner;
-  if (enif_get_resource(env, term, tensor_type, (void **)out)) return true;
-  if (enif_get_map_value(env, term, xt_am_tensor, &inner)) term = inner; /* a %BlobView{} */
-  return enif_get_map_value(env, term, xt_am_resource, &inner) &&
-         enif_get_resource(env, inner, tensor_type, (void **)out);
+  ERL_NIF_TERM tensor, resource;
+  if (enif_get_map_value(env, term, xt_am_resource, &resource)) term = resource; /* %Tensor{} */
+  else if (enif_get_map_value(env, term, xt_am_tensor, &tensor) &&               /* %BlobView{} */
+           enif_get_map_value(env, tensor, xt_am_resource, &resource))
+    term = resource;
+  return enif_get_resource(env, term, xt_tensor_type, (void **)out);
 }
 
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {
@@ -64,7 +63,7 @@ xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {
 }
 
 void xt_tensor_leave(xt_tensor_resource *resource) {
-  if (atomic_fetch_sub(&resource->state, 2) == 3) finish(resource);
+  if (atomic_fetch_sub(&resource->state, 2) == 3) free_contents(resource);
 }
 
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
@@ -75,42 +74,59 @@ xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error
   return XT_STATUS_ok;
 }
 
-ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
-  const xt_tensor_info *info = &handle->info;
-  xt_tensor_resource *resource = enif_alloc_resource(tensor_type, sizeof *resource);
+xt_status xt_tensor_pin(xt_tensor_resource *resource, xt_tensor **out, xt_error *error) {
+  if (!resource->is_blob_owner) return xt_tensor_take(resource, out, error);
+  *out = xt_tensor_keep(resource->handle);
+  return XT_STATUS_ok;
+}
+
+xt_tensor_resource *xt_tensor_resource_new(xt_tensor *handle) {
+  xt_tensor_resource *resource = enif_alloc_resource(xt_tensor_type, sizeof *resource);
   atomic_init(&resource->state, 0);
-  atomic_init(&resource->owner, NULL);
+  atomic_init(&resource->blob_owner, NULL);
+  resource->is_blob_owner = false;
   resource->handle = handle;
-  /* in the order maps keep them: sorting costs */
+  return resource;
+}
+
+ERL_NIF_TERM xt_make_tensor_struct(ErlNifEnv *env, xt_tensor_resource *resource, ERL_NIF_TERM shape) {
+  const xt_tensor_info *info = &resource->handle->info;
+  /* in the order of a map, so that they do not have to be sorted */
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device, xt_am_dtype, xt_am_resource, xt_am_shape};
   ERL_NIF_TERM values[] = {xt_am_module_tensor, xt_make_device(env, info->device), xt_make_dtype(info->dtype),
-                           enif_make_resource(env, resource), xt_make_dims(env, info->sizes, info->ndim)};
-  enif_release_resource(resource);
+                           enif_make_resource(env, resource), shape};
   return xt_make_struct(env, keys, values, 5);
 }
 
-ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error) {
+ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
+  xt_tensor_resource *resource = xt_tensor_resource_new(handle);
+  ERL_NIF_TERM shape = xt_make_dims(env, handle->info.sizes, handle->info.ndim);
+  ERL_NIF_TERM tensor = xt_make_tensor_struct(env, resource, shape);
+  enif_release_resource(resource);
+  return tensor;
+}
+
+ERL_NIF_TERM xt_make_tensor_result(ErlNifEnv *env, xt_status status, xt_tensor *handle, const xt_error *error) {
   return status == XT_STATUS_ok ? xt_make_ok(env, xt_make_tensor(env, handle)) : xt_make_error(env, error);
 }
 
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error) {
   if (info->plain) return XT_STATUS_ok;
-  const char *why = "is not plain memory";
-  if (info->device.type == XT_DEVICE_META) why = "has no memory: it is a meta tensor";
-  else if (!info->strides) why = "is sparse: hand over its values and indices, or use \"to_dense\"";
-  else if (xt_dtype_get(info->dtype)->kind == XT_KIND_QUANT) why = "is quantized: use \"int_repr\" or \"dequantize\"";
-  else why = "is a conj or neg view, whose bytes are not its values: use \"resolve_conj\" or \"resolve_neg\"";
-  return xt_error_set(error, XT_STATUS_unsupported, "this tensor's memory cannot be handed out: it %s", why);
+  const char *why;
+  if (info->device.type == XT_DEVICE_META) why = "a meta tensor has no memory";
+  else if (!info->strides) why = "the tensor is sparse; share its values and indices, or use \"to_dense\"";
+  else if (info->scheme) why = "the tensor is quantized; use \"int_repr\" or \"dequantize\"";
+  else why = "the tensor is a conj or neg view; use \"resolve_conj\" or \"resolve_neg\"";
+  return xt_error_set(error, XT_STATUS_unsupported, "cannot share the tensor's memory: %s", why);
 }
 
 xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error) {
   if (!xt_mapping_poisoned(tensor->info.data, tensor->info.span)) return XT_STATUS_ok;
-  return xt_error_set(
-      error, XT_STATUS_file_changed,
-      "the mapped file that this tensor sees was truncated; open it again, or load it without mmap: true");
+  return xt_error_set(error, XT_STATUS_file_changed,
+                      "the mapped file of this tensor was truncated; open it again, or load it without mmap: true");
 }
 
-/* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil: the layout has no strides */
+/* tensor_strides(tensor) :: {:ok, tuple | nil, 0} | {:error, e}     nil if the layout has no strides */
 ERL_NIF_TERM xt_nif_tensor_strides(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   xt_error error;
@@ -139,7 +155,7 @@ ERL_NIF_TERM xt_nif_tensor_equal(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
     xt_tensor_leave(b);
   }
   xt_tensor_leave(a);
-  return status == XT_STATUS_ok ? xt_make_ok(env, xt_make_bool(equal)) : xt_make_error(env, &error);
+  return xt_make_result(env, status, xt_make_bool(equal), &error);
 }
 
 /* tensor_requires_grad(tensor) :: {:ok, boolean, 0} | {:error, e} */
@@ -154,21 +170,21 @@ ERL_NIF_TERM xt_nif_tensor_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF
   return xt_make_ok(env, xt_make_bool(requires_grad));
 }
 
-/* tensor_set_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     the same memory, another handle */
+/* tensor_set_requires_grad(tensor, boolean) :: {:ok, tensor, 0} | {:error, e}     shares the memory */
 ERL_NIF_TERM xt_nif_tensor_set_requires_grad(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
-  xt_tensor *marked = NULL;
+  xt_tensor *handle = NULL;
   xt_error error;
   bool flag;
   (void)argc;
   if (!xt_get_tensor(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &flag)) return enif_make_badarg(env);
   if (xt_tensor_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_torch->tensor_mark(resource->handle, flag, &marked, &error);
+  xt_status status = xt_torch->tensor_set_requires_grad(resource->handle, flag, &handle, &error);
   xt_tensor_leave(resource);
-  return xt_return_tensor(env, status, marked, &error);
+  return xt_make_tensor_result(env, status, handle, &error);
 }
 
-/* tensor_release(tensor) :: :ok     again: still :ok */
+/* tensor_release(tensor) :: :ok     also if it was released before */
 ERL_NIF_TERM xt_nif_tensor_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_tensor_resource *resource;
   (void)argc;

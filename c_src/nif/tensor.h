@@ -1,4 +1,4 @@
-/* The tensor resource: what an ExTorch.Tensor's `resource` is. */
+/* The tensor resource: the `resource` field of %ExTorch.Tensor{}. */
 #ifndef XT_NIF_TENSOR_H
 #define XT_NIF_TENSOR_H
 
@@ -8,46 +8,61 @@
 
 #include "torch/torch.h"
 
-/* The opened table of extorch_torch.so. */
+/* The functions of extorch_torch.so; NULL until native_load/2 has loaded it. */
 extern const xt_torch_api *xt_torch;
 
-/* One word holds the life of the handle, so that release/1 can race any number of calls:
+/* One atomic word holds the state of the handle, so that release/1 can run concurrently with any number of calls:
  *
- *   state = 2 × calls using the handle + 1 if released
+ *   state = 2 × (calls that use the handle) + (1 if released)
  *
- * A call enters only while the bit is clear. Whoever brings the word to exactly 1, the releasing call or the last
- * user, drops handle and owner; the word stays 1 for ever. */
+ * A call can enter only while the lowest bit is clear. The call that brings the word to exactly 1, either release/1 or
+ * the last user, drops the handle and the blob owner. The word then stays 1.
+ *
+ * The owner of blobs is a second resource with the same handle. It keeps the handle until it is destroyed, also after
+ * release/1, because the blobs that refer to it contain the address of the memory. */
 typedef struct {
   atomic_uint_least64_t state;
   xt_tensor *handle;
-  _Atomic(void *) owner; /* the resource that blobs of this tensor have as their owner, made by the first */
+  bool is_blob_owner;
+  _Atomic(void *) blob_owner; /* the xt_tensor_resource that owns the blobs of this tensor; NULL until the first blob */
 } xt_tensor_resource;
 
-bool xt_tensor_register(ErlNifEnv *env);
-
-/* A %Tensor{}, a %BlobView{} or the resource itself. False: something else. */
+/* Decodes a %Tensor{}, a %BlobView{} or the resource itself. */
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
 
-/* Gives a handle back; the last one goes to the reaper. */
+/* Releases a reference to a handle. The last one is freed by the reaper thread, or at once if it is light. */
 void xt_tensor_drop(xt_tensor *tensor);
 
-/* Between use and done the handle lives. Use fails with `:released`. */
+/* The handle stays valid between enter and leave. Enter fails with `:released`. */
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error);
 void xt_tensor_leave(xt_tensor_resource *resource);
 
-/* The handle of a tensor term, kept: the caller drops it. Fails with `:released`. */
+static inline bool xt_tensor_is_released(const xt_tensor_resource *resource) {
+  return atomic_load(&resource->state) & 1;
+}
+
+/* Returns a new reference to the handle, which the caller must drop. Fails with `:released`. */
 xt_status xt_tensor_take(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);
 
-/* A %Tensor{} around the handle, which is taken over. */
+/* Same as xt_tensor_take, but also works for the owner of a blob after it was released. */
+xt_status xt_tensor_pin(xt_tensor_resource *resource, xt_tensor **out, xt_error *error);
+
+/* Creates a resource. Takes ownership of the reference to the handle. The caller must release the resource. */
+xt_tensor_resource *xt_tensor_resource_new(xt_tensor *handle);
+
+/* Makes a %Tensor{} of an existing resource. `shape` is the tuple of its sizes. */
+ERL_NIF_TERM xt_make_tensor_struct(ErlNifEnv *env, xt_tensor_resource *resource, ERL_NIF_TERM shape);
+
+/* Creates a %Tensor{}. Takes ownership of the reference to the handle. */
 ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle);
 
-/* Is it memory that can be handed out? If not, the error says what to do instead. */
+/* Checks that the memory is plain and so can be shared. The error message names the alternative. */
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error);
 
-/* After its values were used: is its memory a mapped file that lost pages meanwhile? */
+/* Checks, after the values were read, that the memory is not a mapped file that was truncated in the meantime. */
 xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error);
 
-/* The usual ending of a NIF that made a tensor: {:ok, tensor, bytes} or the error. */
-ERL_NIF_TERM xt_return_tensor(ErlNifEnv *env, xt_status status, xt_tensor *handle, xt_error *error);
+/* Same as xt_make_result, for a tensor. Takes ownership of the reference to the handle. */
+ERL_NIF_TERM xt_make_tensor_result(ErlNifEnv *env, xt_status status, xt_tensor *handle, const xt_error *error);
 
 #endif

@@ -1,10 +1,9 @@
 #include "nif/term.h"
 
-#include "core/base/element.h"
-
 #include <math.h>
 #include <string.h>
 
+#include "core/base/element.h"
 #include "core/memory/memory.h"
 
 #define XT_DEFINE_ATOM(name) ERL_NIF_TERM xt_am_##name;
@@ -14,17 +13,17 @@ XT_MODULES(XT_DEFINE_MODULE)
 #undef XT_DEFINE_ATOM
 #undef XT_DEFINE_MODULE
 
-enum { NAME_SIZE = 256 }; /* the longest atom */
+enum { NAME_SIZE = 256 }; /* the longest atom, in Latin-1 */
 
-/* An allocation below this is noise to the collector: the tensor's own term already makes the heap grow. */
-enum { TAKEN_LEAST = 4096 };
+/* Smaller allocations are reported as 0: the term of the tensor alone makes the heap grow. */
+enum { MIN_REPORTED_BYTES = 4096 };
 
 enum { SMALL_TEXT = 4096 };
 
 static ERL_NIF_TERM dtype_atoms[XT_DTYPE_COUNT];
 static ERL_NIF_TERM status_atoms[XT_STATUS_COUNT];
 
-void xt_term_register(ErlNifEnv *env) {
+void xt_term_load(ErlNifEnv *env) {
 #define XT_LOAD_ATOM(name) xt_am_##name = enif_make_atom(env, #name);
 #define XT_LOAD_MODULE(name, text) xt_am_##name = enif_make_atom(env, text);
   XT_ATOMS(XT_LOAD_ATOM)
@@ -115,6 +114,49 @@ bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im) {
          enif_get_map_value(env, term, xt_am_im, &part) && get_part(env, part, im);
 }
 
+bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]) {
+  const xt_dtype_info *info = xt_dtype_get(dtype);
+  ErlNifSInt64 integer = 0;
+  ErlNifUInt64 natural = 0;
+  double re = 0, im = 0;
+  bool boolean;
+  memset(bytes, 0, 16);
+  switch (info->kind) {
+  case XT_KIND_BOOL:
+    if (!xt_get_bool(env, term, &boolean)) return false;
+    bytes[0] = boolean;
+    return true;
+  case XT_KIND_UINT:
+    if (dtype == XT_uint64 && enif_get_uint64(env, term, &natural)) return memcpy(bytes, &natural, 8), true;
+    /* fall through */
+  case XT_KIND_INT:
+    if (!enif_get_int64(env, term, &integer) || !xt_element_int_fits(dtype, integer)) return false;
+    memcpy(bytes, &integer, info->size);
+    return true;
+  case XT_KIND_COMPLEX:
+    if (!xt_get_complex(env, term, &re, &im)) return false;
+    if (info->size == 16) memcpy(bytes, (double[]){re, im}, 16);
+    else memcpy(bytes, (float[]){(float)re, (float)im}, 8);
+    return true;
+  default:
+    if (enif_get_int64(env, term, &integer)) re = (double)integer;
+    else if (!xt_get_float(env, term, &re)) return false;
+    if (info->size == 8) memcpy(bytes, &re, 8);
+    else if (info->size == 4) memcpy(bytes, &(float){(float)re}, 4);
+    else memcpy(bytes, &(uint16_t){xt_element_half(re)}, 2);
+    return true;
+  }
+}
+
+bool xt_get_path(ErlNifEnv *env, ERL_NIF_TERM term, char path[XT_PATH_SIZE]) {
+  ErlNifBinary text;
+  if (!enif_inspect_binary(env, term, &text) || text.size >= XT_PATH_SIZE || memchr(text.data, 0, text.size))
+    return false;
+  memcpy(path, text.data, text.size);
+  path[text.size] = 0;
+  return true;
+}
+
 ERL_NIF_TERM xt_make_bool(bool value) { return value ? xt_am_true : xt_am_false; }
 
 ERL_NIF_TERM xt_make_float(ErlNifEnv *env, double value) {
@@ -158,6 +200,12 @@ ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim) {
   return enif_make_tuple_from_array(env, items, (unsigned)ndim);
 }
 
+ERL_NIF_TERM xt_make_dim_list(ErlNifEnv *env, const int64_t *dims, int ndim) {
+  ERL_NIF_TERM items[XT_MAX_DIMS];
+  for (int i = 0; i < ndim; i++) items[i] = enif_make_int64(env, dims[i]);
+  return enif_make_list_from_array(env, items, (unsigned)ndim);
+}
+
 ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size) {
   ERL_NIF_TERM term;
   ErlNifBinary large;
@@ -166,7 +214,7 @@ ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size) {
     if (size) memcpy(data, text, size);
     return term;
   }
-  /* enif_make_new_binary ends the VM when there is no memory, and the size may be a file's */
+  /* enif_make_new_binary aborts the VM if there is not enough memory, and the size may come from a file. */
   if (!enif_alloc_binary(size, &large)) return xt_am_nil;
   memcpy(large.data, text, size);
   return enif_make_binary(env, &large);
@@ -179,8 +227,8 @@ ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_
 }
 
 ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value) {
-  int64_t taken = xt_memory_taken();
-  return enif_make_tuple3(env, xt_am_ok, value, enif_make_int64(env, taken < TAKEN_LEAST ? 0 : taken));
+  int64_t bytes = xt_memory_taken();
+  return enif_make_tuple3(env, xt_am_ok, value, enif_make_int64(env, bytes < MIN_REPORTED_BYTES ? 0 : bytes));
 }
 
 ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error) {
@@ -193,6 +241,16 @@ ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error) {
                            xt_am_nil,
                            error->offset < 0 ? xt_am_nil : enif_make_int64(env, error->offset),
                            xt_am_nil};
-  xt_memory_taken(); /* what a failed call took is gone again */
+  xt_memory_taken(); /* resets the counter: a failed call has freed its memory */
   return enif_make_tuple2(env, error->collect ? xt_am_collect : xt_am_error, xt_make_struct(env, keys, values, 7));
+}
+
+ERL_NIF_TERM xt_make_failure(ErlNifEnv *env, xt_status status, const char *message) {
+  xt_error error;
+  xt_error_set(&error, status, "%s", message);
+  return xt_make_error(env, &error);
+}
+
+ERL_NIF_TERM xt_make_result(ErlNifEnv *env, xt_status status, ERL_NIF_TERM value, const xt_error *error) {
+  return status == XT_STATUS_ok ? xt_make_ok(env, value) : xt_make_error(env, error);
 }

@@ -1,4 +1,4 @@
-/* Erlang terms: the atoms, and the helpers that every NIF decodes and encodes with. */
+/* Erlang terms: the atoms, and the functions that decode (xt_get_*) and encode (xt_make_*) terms. */
 #ifndef XT_NIF_TERM_H
 #define XT_NIF_TERM_H
 
@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "torch/torch.h"
 
-/* Atoms by their own name: xt_am_ok is `ok`. */
+/* xt_am_ok is the atom `ok`. */
 #define XT_ATOMS(X) \
   X(ok)             \
   X(error)          \
@@ -103,7 +103,7 @@
   X(__struct__)     \
   X(__exception__)
 
-/* Module names. */
+/* Atoms of Elixir modules. */
 #define XT_MODULES(X)                                               \
   X(module_tensor, "Elixir.ExTorch.Tensor")                         \
   X(module_blob, "Elixir.ExTorch.Tensor.Blob")                      \
@@ -132,9 +132,10 @@ XT_MODULES(XT_DECLARE_MODULE)
 #undef XT_DECLARE_ATOM
 #undef XT_DECLARE_MODULE
 
-void xt_term_register(ErlNifEnv *env);
+/* Creates the atoms. */
+void xt_term_load(ErlNifEnv *env);
 
-/* get_: false when the term is something else. */
+/* Decoding. Each function returns false if the term has another type or is out of range. */
 bool xt_get_bool(ErlNifEnv *env, ERL_NIF_TERM term, bool *out);
 bool xt_get_dtype(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out);   /* torch's names, short names, Nx types */
 bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out); /* :cpu, :cuda, {:cuda, n} … */
@@ -142,20 +143,34 @@ bool xt_get_dims(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *dims, int *ndim); /
 bool xt_get_float(ErlNifEnv *env, ERL_NIF_TERM term, double *out);             /* also :nan, :infinity, :neg_infinity */
 bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im);
 
+/* Decodes a number to the bytes of an element of the dtype. */
+bool xt_get_element(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype dtype, uint8_t bytes[16]);
+
+/* Decodes a path to a NUL-terminated string. Returns false if it is too long or contains a NUL. */
+enum { XT_PATH_SIZE = 4096 };
+bool xt_get_path(ErlNifEnv *env, ERL_NIF_TERM term, char path[XT_PATH_SIZE]);
+
 ERL_NIF_TERM xt_make_bool(bool value);
 ERL_NIF_TERM xt_make_float(ErlNifEnv *env, double value);
 ERL_NIF_TERM xt_make_complex(ErlNifEnv *env, double re, double im);
-ERL_NIF_TERM xt_make_element(ErlNifEnv *env, xt_dtype dtype, const void *data); /* the number at that address */
+ERL_NIF_TERM xt_make_element(ErlNifEnv *env, xt_dtype dtype, const void *data); /* the element at that address */
 ERL_NIF_TERM xt_make_dtype(xt_dtype dtype);
 ERL_NIF_TERM xt_make_device(ErlNifEnv *env, xt_device device);
 ERL_NIF_TERM xt_make_dims(ErlNifEnv *env, const int64_t *dims, int ndim); /* a tuple */
-ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size); /* nil: no memory for a large one */
+ERL_NIF_TERM xt_make_dim_list(ErlNifEnv *env, const int64_t *dims, int ndim);
+ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size); /* nil if a large text cannot be allocated */
 ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_NIF_TERM *values, size_t count);
 
-/* {:ok, value, bytes}: what was made, and the native bytes the call took (ExTorch.Memory collects by them). */
+/* {:ok, value, bytes}, where bytes is the native memory that the call allocated (see ExTorch.Memory). */
 ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value);
 
-/* {:error, %ExTorch.Error{}}, or {:collect, …} where a garbage collection may help: the one way out for failures. */
+/* {:error, %ExTorch.Error{}}, or {:collect, %ExTorch.Error{}} if the call may succeed after a garbage collection. */
 ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error);
+
+/* xt_make_error of a new error. */
+ERL_NIF_TERM xt_make_failure(ErlNifEnv *env, xt_status status, const char *message);
+
+/* xt_make_ok if the status is ok, otherwise xt_make_error. */
+ERL_NIF_TERM xt_make_result(ErlNifEnv *env, xt_status status, ERL_NIF_TERM value, const xt_error *error);
 
 #endif

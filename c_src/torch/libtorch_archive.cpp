@@ -1,6 +1,6 @@
-/* LibTorch's own archives: torch::save and torch::load, with every byte going through callbacks.
+/* LibTorch archives: torch::save and torch::load, reading and writing through callbacks.
  *
- * LibTorch's unpickler reads what is loaded here, so it is for files that are trusted. */
+ * Loading uses LibTorch's own unpickler, so it is only for trusted files. */
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -15,44 +15,46 @@
 namespace xt {
 namespace {
 
-/* Names with dots, as a tree: LibTorch nests archives the way modules nest. */
+/* The tree of dotted names. LibTorch nests archives the way modules are nested. */
 struct Branch {
   std::string name;
   const xt_tensor *tensor = nullptr;
-  std::vector<std::unique_ptr<Branch>> children; /* in the order they came */
+  std::vector<std::unique_ptr<Branch>> children; /* in the order they were added */
   std::unordered_map<std::string, Branch *> by_name;
 
-  Branch &child(const std::string &wanted) {
-    Branch *&known = by_name[wanted];
-    if (known) return *known;
+  /* Finds or adds the child. */
+  Branch &child(const std::string &child_name) {
+    Branch *&found = by_name[child_name];
+    if (found) return *found;
     children.push_back(std::make_unique<Branch>());
-    known = children.back().get();
-    known->name = wanted;
-    return *known;
+    found = children.back().get();
+    found->name = child_name;
+    return *found;
   }
 };
 
-/* LibTorch and this file go through the levels by recursion. */
-constexpr int most_levels = 1000;
+/* Limits the recursion of LibTorch and of this file. */
+constexpr int max_levels = 1000;
 
 void add(Branch &root, const xt_archive_item &item) {
   std::string name(item.name, item.name_size);
-  Branch *at = &root;
+  Branch *branch = &root;
   int levels = 0;
   for (size_t from = 0; from <= name.size();) {
-    if (++levels > most_levels) refuse(XT_STATUS_bad_argument, "a name has more than 1,000 parts");
+    if (++levels > max_levels) fail(XT_STATUS_bad_argument, "a tensor name has more than 1,000 parts");
     size_t dot = std::min(name.find('.', from), name.size());
-    if (dot == from) refuse(XT_STATUS_bad_argument, "a name has an empty part: \"" + name + "\"");
-    if (at->tensor) refuse(XT_STATUS_bad_argument, "\"" + name + "\" lies inside the name of another tensor");
-    at = &at->child(name.substr(from, dot - from));
+    if (dot == from) fail(XT_STATUS_bad_argument, "a tensor name has an empty part: \"" + name + "\"");
+    if (branch->tensor) fail(XT_STATUS_bad_argument, "\"" + name + "\" is nested inside the name of another tensor");
+    branch = &branch->child(name.substr(from, dot - from));
     from = dot + 1;
   }
-  if (at->tensor || !at->children.empty())
-    refuse(XT_STATUS_bad_argument, "\"" + name + "\" comes twice, or other names lie inside it");
-  at->tensor = item.tensor;
+  if (branch->tensor || !branch->children.empty())
+    fail(XT_STATUS_bad_argument, "\"" + name + "\" occurs twice, or other names are nested inside it");
+  branch->tensor = item.tensor;
 }
 
-at::Tensor marked(const xt_tensor *tensor) {
+/* Returns the tensor with autograd's requires_grad set, so that LibTorch writes the flag. */
+at::Tensor with_grad_flag(const xt_tensor *tensor) {
   if (!tensor->requires_grad || !at::isFloatingType(unwrap(tensor).scalar_type())) return unwrap(tensor);
   at::Tensor alias = unwrap(tensor).alias();
   alias.set_requires_grad(true);
@@ -62,7 +64,7 @@ at::Tensor marked(const xt_tensor *tensor) {
 void write(const Branch &branch, torch::serialize::OutputArchive &archive) {
   for (const auto &child : branch.children) {
     if (child->tensor) {
-      archive.write(child->name, marked(child->tensor));
+      archive.write(child->name, with_grad_flag(child->tensor));
     } else {
       torch::serialize::OutputArchive nested(archive.compilation_unit());
       write(*child, nested);
@@ -71,10 +73,10 @@ void write(const Branch &branch, torch::serialize::OutputArchive &archive) {
   }
 }
 
-using Found = std::vector<std::pair<std::string, at::Tensor>>;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-void read(torch::serialize::InputArchive &archive, const std::string &prefix, int depth, Found &found) {
-  if (depth > most_levels) refuse(XT_STATUS_limit, "the archive nests deeper than 1,000 levels");
+void read(torch::serialize::InputArchive &archive, const std::string &prefix, int depth, NamedTensors &found) {
+  if (depth > max_levels) fail(XT_STATUS_limit, "the archive has more than 1,000 levels of nesting");
   for (const auto &key : archive.keys()) {
     c10::IValue value;
     if (!archive.try_read(key, value)) continue;
@@ -107,12 +109,12 @@ xt_status archive_load(const xt_archive_io *io, xt_archive_items *out, xt_error 
   *out = {nullptr, 0};
   return guard(error, [&] {
     uint64_t size = 0;
-    if (!io->size(io->context, &size)) refuse(XT_STATUS_io, "the reader did not tell its size");
+    if (!io->size(io->context, &size)) fail(XT_STATUS_io, "the reader did not return its size");
     torch::serialize::InputArchive archive;
     archive.load_from(
         [io](uint64_t at, void *to, size_t n) -> size_t { return io->read(io->context, at, to, n) ? n : 0; },
         [size]() -> size_t { return size; }, at::Device(at::kCPU));
-    Found found;
+    NamedTensors found;
     read(archive, "", 0, found);
     out->list = static_cast<xt_archive_item *>(calloc(found.size() + 1, sizeof *out->list));
     if (!out->list) throw std::bad_alloc();

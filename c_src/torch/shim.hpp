@@ -1,4 +1,5 @@
-/* What the C++ files share: the differences between LibTorch versions, and the guard that every entry runs in. */
+/* Declarations shared by the C++ files: differences between LibTorch versions, error handling, and the functions behind
+ * xt_torch_api. */
 #ifndef XT_TORCH_SHIM_HPP
 #define XT_TORCH_SHIM_HPP
 
@@ -13,7 +14,7 @@ namespace xt {
 
 extern const xt_torch_host *host;
 
-/* ---- What differs between LibTorch versions (XT_TORCH_VERSION: 113, 206, 214 …) ---- */
+/* ---- Differences between LibTorch versions (XT_TORCH_VERSION: 113, 206, 214 …) ---- */
 
 #if XT_TORCH_VERSION >= 200
 #define XT_ALLOCATE_CONST
@@ -29,54 +30,91 @@ struct SilentWarnings : c10::WarningHandler {
 };
 #endif
 
-/* ---- Guard: every entry runs inside, nothing leaves but a status ---- */
+/* ---- Errors ---- */
 
-struct Refusal {
+struct Failure {
   xt_status status;
   std::string message;
 };
 
-[[noreturn]] inline void refuse(xt_status status, std::string message) { throw Refusal{status, std::move(message)}; }
+[[noreturn]] inline void fail(xt_status status, std::string message) { throw Failure{status, std::move(message)}; }
 
-/* The error of what LibTorch threw. */
-xt_status torch_failed(xt_error *error, const char *what);
+/* Fills the error from the message of an exception that LibTorch threw. */
+xt_status set_torch_error(xt_error *error, const char *message);
 
-template <class Body> xt_status guarded(xt_error *error, Body body) noexcept {
+/* Runs body() and converts every exception to a status. */
+template <class Body> xt_status catch_errors(xt_error *error, Body body) noexcept {
   try {
     body();
     return XT_STATUS_ok;
-  } catch (const Refusal &refusal) {
-    return xt_error_set(error, refusal.status, "%s", refusal.message.c_str());
+  } catch (const Failure &failure) {
+    return xt_error_set(error, failure.status, "%s", failure.message.c_str());
   } catch (const c10::Error &thrown) {
-    return torch_failed(error, thrown.what_without_backtrace());
+    return set_torch_error(error, thrown.what_without_backtrace());
   } catch (const std::exception &thrown) {
-    return torch_failed(error, thrown.what());
+    return set_torch_error(error, thrown.what());
   } catch (...) {
-    return xt_error_set(error, XT_STATUS_torch, "LibTorch threw something that is no exception");
+    return xt_error_set(error, XT_STATUS_torch, "LibTorch threw an unknown exception");
   }
 }
 
-/* For all that may reach an operator. */
+/* Same as catch_errors, for code that may call an operator: enters the exit guard, disables gradients and silences
+ * warnings. */
 template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
   static SilentWarnings silent;
   if (!host->enter()) return xt_error_set(error, XT_STATUS_stopping, "the node is stopping");
   struct Leave {
     ~Leave() { host->leave(); }
   } leave;
-  return guarded(error, [&] {
+  return catch_errors(error, [&] {
     c10::InferenceMode no_gradients;
     warning::WarningHandlerGuard quiet(&silent);
-    host->refused(); /* forget an older answer */
+    host->alloc_status(); /* resets the status of an earlier call */
     body();
   });
 }
 
-/* ---- Handles ---- */
+/* ---- tensors.cpp ---- */
 
 const at::Tensor &unwrap(const xt_tensor *tensor);
+
+/* Creates a handle. The storage is made non-resizable, since its address may be shared from now on. */
 xt_tensor *wrap(at::Tensor tensor);
 
-/* ---- LibTorch's own archives (xt_archive.cpp) ---- */
+/* Frees a handle; the xt_reapable callback of every handle. */
+void destroy(xt_reapable *item);
+
+bool is_strided(const at::Tensor &tensor);
+
+/* Returns the bytes from the first element to the end of the last one. The tensor must be strided. */
+size_t span_of(const at::Tensor &tensor);
+
+/* Fails if the linked LibTorch does not have the dtype. */
+at::ScalarType scalar_type(xt_dtype dtype);
+
+bool has_dtype(xt_dtype dtype);
+xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
+xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *error);
+xt_status tensor_set_requires_grad(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
+xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
+xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
+
+/* ---- devices.cpp ---- */
+
+/* Fails if the device is not available. */
+at::Device to_torch_device(xt_device device);
+xt_device from_torch_device(const at::Device &device);
+
+int cuda_count();
+bool has_mps();
+xt_status cuda_memory(int index, size_t *free, size_t *total, xt_error *error);
+
+/* ---- operators.cpp ---- */
+
+xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t *count, xt_error *error);
+
+/* ---- libtorch_archive.cpp ---- */
 
 xt_status archive_save(const xt_archive_item *items, size_t count, const xt_archive_io *io, xt_error *error);
 xt_status archive_load(const xt_archive_io *io, xt_archive_items *out, xt_error *error);

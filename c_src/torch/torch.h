@@ -1,13 +1,15 @@
-/* LibTorch behind plain C. The .cpp files here are the only ones that know C++.
+/* LibTorch behind a C interface. The .cpp files in this directory are the only C++ code.
  *
- * It is built as a library of its own, extorch_torch.so, which nif.c opens when the NIF is loaded: so a missing or
- * second LibTorch is an error with a name instead of a crash in somebody's static constructor.
+ * They are built as a separate library, extorch_torch.so, which nif/libtorch.c opens with dlopen when the NIF module
+ * is loaded. A missing or a second LibTorch is therefore an error with a message instead of a crash in a static
+ * constructor.
  *
- * Handles: an xt_tensor owns one reference to a LibTorch tensor and is counted itself. Whoever made or kept one gives
- * it back with xt_tensor_drop; the last goes to the reaper's thread, where it is freed, unless that is quickly done.
- * The metadata of a tensor behind a handle never changes: operators that would change it work on a shallow copy.
+ * Handles: an xt_tensor owns one reference to a LibTorch tensor and is itself reference counted. Every reference that
+ * was created or kept must be released with xt_tensor_drop (nif/tensor.h). The last drop passes the handle to the
+ * reaper thread, or frees it at once if it is `light`. The metadata of the tensor behind a handle never changes:
+ * operators that would change it in place work on a shallow copy.
  *
- * No function throws and none writes to stderr; a failing one fills the error and returns its status.
+ * No function throws or writes to stderr. A function that fails fills the error and returns its status.
  */
 #ifndef XT_TORCH_TORCH_H
 #define XT_TORCH_TORCH_H
@@ -26,34 +28,37 @@ typedef enum { XT_DEVICE_CPU, XT_DEVICE_CUDA, XT_DEVICE_MPS, XT_DEVICE_META, XT_
 
 typedef struct {
   xt_device_type type;
-  int index; /* -1: none was named */
+  int index; /* -1 if unspecified */
 } xt_device;
 
-/* What a tensor is. `plain` memory is strided, holds its values as they are (no conj or neg bit, not quantized) and
- * has an address: only such memory is handed out. */
+/* xt_tensor_info.scheme */
+enum { XT_SCHEME_NONE, XT_SCHEME_PER_TENSOR, XT_SCHEME_PER_CHANNEL, XT_SCHEME_OTHER };
+
+/* Description of a tensor. Memory is `plain` if it is strided, has an address and holds the values themselves (no conj
+ * or neg bit, not quantized). Only plain memory is exposed to binaries, blobs and other libraries. */
 typedef struct {
   xt_dtype dtype;
   xt_device device;
   int ndim;
   const int64_t *sizes;
-  const int64_t *strides; /* in elements; NULL for layouts that have none */
+  const int64_t *strides; /* in elements; NULL for layouts without strides */
   int64_t numel;
   bool plain, contiguous;
-  uint8_t layout;      /* c10::Layout, as xt_layout */
-  uint8_t scheme;      /* 0: not quantized, 1: per tensor, 2: per channel, 3: otherwise */
-  void *data;          /* the first element, when it has an address; handed out only when plain */
-  size_t span;         /* bytes from it to the end of the last element */
-  const void *storage; /* the whole memory that it is a view of */
+  uint8_t layout;      /* c10::Layout, same numbers as xt_layout */
+  uint8_t scheme;      /* quantization scheme, XT_SCHEME_* */
+  void *data;          /* the first element; NULL if the tensor has no address */
+  size_t span;         /* bytes from `data` to the end of the last element */
+  const void *storage; /* the storage that the tensor is a view of */
   size_t storage_bytes;
 } xt_tensor_info;
 
-/* A counted handle. What it points to never changes, so `info` is filled once. */
+/* Reference-counted handle of a tensor. */
 typedef struct xt_tensor {
-  xt_reapable reapable; /* first: the reaper frees the whole */
-  int references;       /* by keep and drop only */
-  bool requires_grad;   /* kept beside the tensor, never given to autograd */
-  bool light;           /* freeing it never takes long: see xt_foreign */
-  xt_tensor_info info;
+  xt_reapable reapable; /* must be first: the reaper frees the handle through it */
+  int references;       /* changed only by xt_tensor_keep and xt_tensor_drop */
+  bool requires_grad;   /* stored beside the tensor, never passed to autograd */
+  bool light;           /* freeing it is always fast; see xt_foreign */
+  xt_tensor_info info;  /* filled once: the tensor's metadata never changes */
 } xt_tensor;
 
 static inline xt_tensor *xt_tensor_keep(xt_tensor *tensor) {
@@ -61,8 +66,8 @@ static inline xt_tensor *xt_tensor_keep(xt_tensor *tensor) {
   return tensor;
 }
 
-/* Memory that becomes a tensor: `release(owner)` is called once, on any thread, when the last view of it is gone, or at
- * once when no tensor can be made. */
+/* Memory owned by something else that becomes a tensor. `release(owner)` is called exactly once, on any thread: when
+ * the last view of the memory is freed, or immediately if the tensor cannot be created. */
 typedef struct {
   void *data;
   xt_dtype dtype;
@@ -71,32 +76,33 @@ typedef struct {
   const int64_t *sizes, *strides;
   void *owner;
   void (*release)(void *owner);
-  bool light; /* release returns at once, so a scheduler may call it */
+  bool light; /* `release` is fast enough to run on a scheduler thread */
 } xt_foreign;
 
 typedef struct {
-  const char *name; /* "add", "aten::add", "aten::add.Tensor" */
+  const char *name; /* "add", "aten::add" or "aten::add.Tensor" */
   const xt_value *args;
   size_t arg_count;
   const xt_named_value *kwargs;
   size_t kwarg_count;
 } xt_op_call;
 
-/* ---- LibTorch's own archives ---- */
+/* ---- LibTorch archives ---- */
 
 typedef struct {
-  char *name;
+  char *name; /* malloc'ed, not NUL-terminated */
   size_t name_size;
-  xt_tensor *tensor; /* the caller's */
+  xt_tensor *tensor; /* owned by the caller */
 } xt_archive_item;
 
 typedef struct {
-  xt_archive_item *list; /* malloc'ed, as the names are: xt_archive_items_free */
+  xt_archive_item *list; /* malloc'ed; the caller frees the list and the names */
   size_t count;
 } xt_archive_items;
 
-/* Called on the thread that saves or loads, one at a time. A write never fails here: LibTorch 1.13 would end the VM.
- * Who cannot write remembers it, and swallows the rest. */
+/* Callbacks of an archive. They are called one at a time, on the thread that saves or loads. `write` cannot fail: an
+ * error inside LibTorch 1.13's writer would abort the VM. An implementation that cannot write must record the error and
+ * discard the remaining data. */
 typedef struct {
   void (*write)(void *context, const void *data, size_t size);
   bool (*read)(void *context, uint64_t at, void *to, size_t size);
@@ -104,19 +110,20 @@ typedef struct {
   void *context;
 } xt_archive_io;
 
-/* What the floors below offer to this one. */
+/* Functions of extorch.so that extorch_torch.so calls. */
 typedef struct {
-  size_t abi;          /* XT_TORCH_ABI of the other side: the two libraries are built together */
-  bool (*enter)(void); /* xt_exit_guard_enter and its twin: every call is between them */
+  size_t abi;          /* XT_TORCH_ABI of extorch.so; must match, since both libraries are built together */
+  bool (*enter)(void); /* xt_exit_guard_enter; every call into LibTorch runs between enter and leave */
   void (*leave)(void);
-  void *(*alloc)(size_t size); /* tensor memory */
+  void *(*alloc)(size_t size); /* tensor memory, counted against the budget */
   void (*free)(void *block);
-  int (*refused)(void); /* xt_refused */
+  xt_status (*alloc_status)(void); /* why the last `alloc` of this thread failed (limit or no_memory); resets to ok */
   bool (*is_frozen)(const void *data, size_t size);
   void (*tensor_count)(int delta);
   void *(*arena_alloc)(xt_arena *arena, size_t count, size_t size);
 } xt_torch_host;
 
+/* Functions of extorch_torch.so. */
 typedef struct {
   const char *version; /* "2.6.0" */
   void (*set_num_threads)(int threads);
@@ -130,29 +137,29 @@ typedef struct {
   xt_status (*tensor_empty)(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
   xt_status (*tensor_foreign)(const xt_foreign *memory, xt_tensor **out, xt_error *error);
 
-  /* Another handle of the same tensor, for another mark. */
-  xt_status (*tensor_mark)(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
+  /* Returns a second handle of the same tensor, with the given flag. */
+  xt_status (*tensor_set_requires_grad)(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
 
-  /* The same values as plain, contiguous CPU memory: the tensor itself where it is that already. */
+  /* Returns the values as plain, contiguous CPU memory. Copies only if the tensor is not already in that form. */
   xt_status (*tensor_plain)(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
 
-  /* A copy converted to dtype and device. */
+  /* Returns a copy converted to the dtype and device. */
   xt_status (*tensor_to)(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
 
-  /* Equal shape, dtype and values. */
+  /* Compares shape, dtype and values. */
   xt_status (*tensor_equal)(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
 
-  /* Results live in the arena; the tensors among them are the caller's. */
+  /* Calls an operator. The results are allocated in the arena; the caller owns the tensors among them. */
   xt_status (*op)(const xt_op_call *call, xt_arena *arena, xt_value **results, size_t *count, xt_error *error);
 
-  /* torch::save and torch::load of named tensors; a dot in a name is a level of nesting. */
+  /* torch::save and torch::load of named tensors. A dot in a name separates levels of nesting. */
   xt_status (*archive_save)(const xt_archive_item *items, size_t count, const xt_archive_io *io, xt_error *error);
   xt_status (*archive_load)(const xt_archive_io *io, xt_archive_items *out, xt_error *error);
 } xt_torch_api;
 
 #define XT_TORCH_ABI (sizeof(xt_tensor) * 1000003 + sizeof(xt_torch_api) * 1009 + sizeof(xt_torch_host))
 
-/* The one symbol of extorch_torch.so. */
+/* The only symbol that extorch_torch.so exports. */
 #define XT_TORCH_SYMBOL "xt_torch_open"
 typedef xt_status xt_torch_open_fn(const xt_torch_host *host, const xt_torch_api **api, xt_error *error);
 xt_torch_open_fn xt_torch_open;

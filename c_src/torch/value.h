@@ -1,5 +1,5 @@
-/* An operator's argument or result, neither Erlang nor C++: the NIF floor makes and reads these, the torch floor
- * turns them into what a schema asks for. */
+/* Arguments and results of operators, independent of Erlang and C++. The NIF layer converts terms to and from values;
+ * the torch layer converts values to and from the types of an operator's schema. */
 #ifndef XT_TORCH_VALUE_H
 #define XT_TORCH_VALUE_H
 
@@ -15,8 +15,8 @@ typedef enum {
   XT_VALUE_INT,
   XT_VALUE_FLOAT,
   XT_VALUE_COMPLEX,
-  XT_VALUE_TEXT, /* a string */
-  XT_VALUE_NAME, /* an atom, alone or as {atom, integer}: a dtype, a device, a layout …: the schema decides */
+  XT_VALUE_TEXT,
+  XT_VALUE_NAME, /* an atom or {atom, integer}: a dtype, a device, a layout …, depending on the schema */
   XT_VALUE_TENSOR,
   XT_VALUE_LIST
 } xt_value_kind;
@@ -33,7 +33,7 @@ typedef struct xt_value {
     struct {
       const char *data;
       size_t size;
-    } text; /* NUL-terminated too */
+    } text; /* `data` is also NUL-terminated */
     struct {
       const char *text;
       bool indexed;

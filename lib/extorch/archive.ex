@@ -1,44 +1,45 @@
 defmodule ExTorch.Archive do
   @moduledoc """
-  LibTorch's own archives, `torch::save` and `torch::load` of C++, through readers and writers in Elixir.
+  Saves and loads LibTorch's own archives (`torch::save` and `torch::load` in C++) through readers and writers in
+  Elixir.
 
       iex> {:ok, bytes} = ExTorch.Archive.save(%{"fc.weight" => ExTorch.tensor([[1.0, 2.0]])}, {:binary, ""})
       iex> {:ok, tensors} = ExTorch.Archive.load({:binary, bytes}, as: :map)
       iex> ExTorch.Tensor.to_list(tensors["fc.weight"])
       [[1.0, 2.0]]
 
-  This is for programs in C++ at the other end, and for **trusted** files: what is loaded goes through LibTorch's own
-  unpickler. `ExTorch.Checkpoint` and `ExTorch.load/2` read the same archives, safely and faster, and
-  `ExTorch.save/3` writes what C++ reads with `torch::pickle_load`.
+  Use it to exchange files with C++ programs. Load only **trusted** files: they are read by LibTorch's own unpickler.
+  `ExTorch.load/2` and `ExTorch.Checkpoint` read the same archives safely and faster, and C++ programs can read the
+  files of `ExTorch.save/3` with `torch::pickle_load`.
 
-  ## What is saved
+  ## Contents
 
-  One tensor, a list of tensors, or a map of names and tensors, as `torch::save` of a `torch::Tensor`, a
-  `std::vector<torch::Tensor>`, or a `torch::nn::Module` with such parameters: a dot in a name is a submodule. `load/2` is
-  told which it is with `as:`.
+  An archive contains one tensor, a list of tensors, or a map of names and tensors. In C++ these are a `torch::Tensor`,
+  a `std::vector<torch::Tensor>` and a `torch::nn::Module` with these parameters, where a dot in a name separates
+  submodules. The option `:as` of `load/2` selects one of these.
 
   ## Readers and writers
 
-  | given | as a reader | as a writer |
+  | value | as a reader | as a writer |
   |---|---|---|
-  | a path | reads the file | writes beside it, and renames when all is written |
-  | an IO device (`File.open/2`, `StringIO`) | from its position on | at its position |
-  | `{:binary, bytes}` | reads them | appends to them; `save/3` gives `{:ok, binary}` |
-  | a function | `{fun, size}`: `fun.(position, n)` gives `{:ok, data}` or `:eof` | `fun.(data)` gives `:ok`, `{:ok, written}` or `{:error, e}` |
+  | a path | reads the file | replaces the file atomically |
+  | an IO device (`File.open/2`, `StringIO`) | reads from its position on | writes at its position |
+  | `{:binary, bytes}` | reads the bytes | appends to the bytes; `save/3` returns `{:ok, binary}` |
+  | a function | `{fun, size}`: `fun.(position, n)` returns `{:ok, data}` or `:eof` | `fun.(data)` returns `:ok`, `{:ok, written}` or `{:error, reason}` |
   | a struct whose module implements `ExTorch.Archive.Reader` or `ExTorch.Archive.Writer` | | |
-  | any other `Collectable` | | `save/3` gives `{:ok, collected}` |
+  | another `Collectable` | | `save/3` returns `{:ok, collected}` |
 
-  Devices stay open; what is opened for a path is closed, and `close/1` of a struct is called exactly once, whatever
-  happens. Callbacks run in the calling process. When one raises, the exception arrives as it was, after LibTorch has
-  come to its end; one that takes longer than `:timeout` makes the call an error of `:timeout` as soon as it returns.
+  IO devices stay open. `close/1` of a struct is called exactly once, also after errors. Callbacks run in the calling
+  process. If a callback raises, the exception is raised again when LibTorch has finished. If a callback takes longer
+  than `:timeout`, the call returns a `:timeout` error after the callback has returned.
 
-  LibTorch runs on a thread of its own, so no scheduler waits for a slow callback; if the process is killed, the thread
-  ends. Memory is bounded by `:chunk`.
+  LibTorch runs on a separate thread, so that slow callbacks block no scheduler. The thread ends if the calling process
+  is killed. The memory for transferred data is bounded by `:chunk`.
 
   ## Options
 
-    * `:chunk` - 1 MiB: the most that is read or written at once.
-    * `:timeout` - 60,000: milliseconds for each answer, or `:infinity`.
+    * `:chunk` - the maximum number of bytes to read or write at once. Defaults to 1 MiB.
+    * `:timeout` - the timeout of each callback in milliseconds, or `:infinity`. Defaults to 60,000.
   """
 
   alias ExTorch.{Error, Memory, Native, Options, Tensor}
@@ -60,7 +61,11 @@ defmodule ExTorch.Archive do
 
   @options [chunk: 1024 * 1024, timeout: 60_000]
 
-  @doc "Saves a tensor, a list of tensors or a map of names and tensors."
+  @doc """
+  Saves a tensor, a list of tensors or a map of names and tensors.
+
+  Returns `:ok`, or `{:ok, value}` if the writer collects the data in a value.
+  """
   @spec save(
           Tensor.t() | [Tensor.t()] | %{(String.t() | atom()) => Tensor.t()},
           writer(),
@@ -72,38 +77,41 @@ defmodule ExTorch.Archive do
     named = named!(tensors)
 
     with {:ok, output} <- Output.open(writer) do
-      named |> run(output, opts, Output) |> Error.located(writer)
+      named |> run(output, opts, Output) |> Error.put_path(writer)
     end
   end
 
-  @doc "The same, raising."
+  @doc "Same as `save/3` but raises on error."
   @spec save!(
           Tensor.t() | [Tensor.t()] | %{(String.t() | atom()) => Tensor.t()},
           writer(),
           keyword()
         ) :: :ok | term()
-  def save!(tensors, writer, opts \\ []), do: Error.bang!(save(tensors, writer, opts))
+  def save!(tensors, writer, opts \\ []), do: Error.unwrap!(save(tensors, writer, opts))
 
-  @doc "Loads what `save/3` or C++ saved: `as: :tensor` (the default), `:list` or `:map`."
+  @doc """
+  Loads an archive that `save/3` or C++ wrote.
+
+  Takes the additional option `:as`: `:tensor` (the default), `:list` or `:map`.
+  """
   @spec load(reader(), keyword()) ::
           {:ok, Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}} | {:error, Error.t()}
   def load(reader, opts \\ []) do
     opts = check!(opts, [as: :tensor] ++ @options)
 
-    unless opts[:as] in [:tensor, :list, :map] do
-      raise Error.new(:bad_argument, "as: is :tensor, :list or :map, not #{inspect(opts[:as])}")
-    end
+    unless opts[:as] in [:tensor, :list, :map],
+      do: Options.invalid!(:as, ":tensor, :list or :map", opts[:as])
 
     with {:ok, input} <- Input.open(reader),
          {:ok, named} <- run(:load, input, opts, Input) do
-      shape(named, opts[:as])
+      convert(named, opts[:as])
     end
-    |> Error.located(reader)
+    |> Error.put_path(reader)
   end
 
-  @doc "The same, raising."
+  @doc "Same as `load/2` but raises on error."
   @spec load!(reader(), keyword()) :: Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}
-  def load!(reader, opts \\ []), do: Error.bang!(load(reader, opts))
+  def load!(reader, opts \\ []), do: Error.unwrap!(load(reader, opts))
 
   # ---- Names ----
 
@@ -117,8 +125,12 @@ defmodule ExTorch.Archive do
   defp named!(map) when is_map(map) and not is_struct(map) do
     map
     |> Enum.map(fn {name, item} ->
-      unless is_binary(name) or is_atom(name),
-        do: raise(Error.new(:bad_argument, "#{inspect(name, limit: 3)} is no name"))
+      unless is_binary(name) or is_atom(name) do
+        raise Error.new(
+                :bad_argument,
+                "expected the name of a tensor to be a string or an atom, got #{inspect(name, limit: 3)}"
+              )
+      end
 
       {to_string(name), tensor!(item)}
     end)
@@ -133,13 +145,13 @@ defmodule ExTorch.Archive do
   defp tensor!(other) do
     raise Error.new(
             :bad_argument,
-            "an archive holds a tensor, a list or a map of tensors, not #{inspect(other, limit: 3)}"
+            "expected a tensor, or a list or map of tensors, got #{inspect(other, limit: 3)}"
           )
   end
 
-  defp shape(named, :map), do: {:ok, Map.new(named)}
+  defp convert(named, :map), do: {:ok, Map.new(named)}
 
-  defp shape(named, :list) do
+  defp convert(named, :list) do
     by_name = Map.new(named)
     names = Enum.map(0..(map_size(by_name) - 1)//1, &Integer.to_string/1)
 
@@ -148,28 +160,28 @@ defmodule ExTorch.Archive do
       else: {:error, not_as("a list", named)}
   end
 
-  defp shape([{"0", tensor}], :tensor), do: {:ok, tensor}
-  defp shape(named, :tensor), do: {:error, not_as("one tensor", named)}
+  defp convert([{"0", tensor}], :tensor), do: {:ok, tensor}
+  defp convert(named, :tensor), do: {:error, not_as("one tensor", named)}
 
-  defp not_as(what, named) do
+  defp not_as(expected, named) do
     names = named |> Enum.map(&elem(&1, 0)) |> Enum.take(5) |> Enum.join(", ")
 
     Error.new(
       :bad_argument,
-      "the archive does not hold #{what}, but #{length(named)} names (#{names}); load it with as: :map"
+      "expected the archive to contain #{expected}, got #{length(named)} names (#{names}); use as: :map"
     )
   end
 
-  # ---- The conversation with LibTorch's thread ----
+  # ---- Requests from LibTorch's thread ----
 
-  # `side` is Input or Output: it answers, closes, and says what the result is. It is closed exactly once.
-  defp run(what, state, opts, side) do
+  # `side` is Input or Output, and `state` its state. It handles the requests and is closed exactly once.
+  defp run(job, state, opts, side) do
     ref = make_ref()
     timeout = if opts[:timeout] == :infinity, do: -1, else: opts[:timeout]
 
     started =
       try do
-        start(what, ref, opts[:chunk], timeout)
+        start(job, ref, opts[:chunk], timeout)
       catch
         kind, reason ->
           side.close(state, :error)
@@ -178,7 +190,7 @@ defmodule ExTorch.Archive do
 
     case started do
       {:ok, job} ->
-        converse(job, ref, state, side, nil)
+        serve(job, ref, state, side, nil)
 
       {:error, error} ->
         close(side, state, :error)
@@ -186,25 +198,26 @@ defmodule ExTorch.Archive do
     end
   end
 
-  # `failure` is what a callback did first: {:raised, kind, reason, stacktrace} or {:error, e}.
-  defp converse(job, ref, state, side, failure) do
+  # `failure` is the first failure of a callback: {:raised, kind, reason, stacktrace}, {:error, error} or nil. After a
+  # failure, all further requests are answered with :error.
+  defp serve(job, ref, state, side, failure) do
     receive do
       {^ref, :done} ->
         finish(job, state, side, failure)
 
-      {^ref, _question} when failure != nil ->
+      {^ref, _request} when failure != nil ->
         answer(job, :error)
-        converse(job, ref, state, side, failure)
+        serve(job, ref, state, side, failure)
 
-      {^ref, question} ->
-        {answer, state, failure} = answer(side, state, question)
+      {^ref, request} ->
+        {answer, state, failure} = handle(side, state, request)
         answer(job, answer)
-        converse(job, ref, state, side, failure)
+        serve(job, ref, state, side, failure)
     end
   end
 
-  defp answer(side, state, question) do
-    case side.answer(state, question) do
+  defp handle(side, state, request) do
+    case side.handle(state, request) do
       {:ok, answer, state} -> {answer, state, nil}
       {:error, reason, state} -> {:error, state, {:error, wrap(reason)}}
     end
@@ -212,8 +225,8 @@ defmodule ExTorch.Archive do
     kind, reason -> {:error, state, {:raised, kind, reason, __STACKTRACE__}}
   end
 
-  defp start(what, ref, chunk, timeout),
-    do: Memory.run(fn -> Native.archive_start(what, ref, chunk, timeout) end)
+  defp start(job, ref, chunk, timeout),
+    do: Memory.run(fn -> Native.archive_start(job, ref, chunk, timeout) end)
 
   defp answer(job, answer), do: Native.archive_answer(job, answer)
   defp result(job), do: Memory.run(fn -> Native.archive_result(job) end)

@@ -1,50 +1,81 @@
 defmodule ExTorch.Checkpoint do
   @moduledoc """
-  Checkpoints, opened lazily: what is in a file is known in milliseconds, and a tensor is read when it is asked for.
+  Reads checkpoints lazily: opening a file takes milliseconds, and a tensor is read when it is asked for.
 
       {:ok, ckpt} = ExTorch.Checkpoint.open("model.pt")
       ExTorch.Checkpoint.keys(ckpt)
       #=> ["encoder.weight", "encoder.bias", …]
       {:ok, tensor} = ExTorch.Checkpoint.tensor(ckpt, "encoder.weight")
 
-  The format is recognised by content, never by name: the zip files of `torch.save`, TorchScript and C++ archives (as
-  data), the legacy and tar files of old versions, the streaming format of `torch.distributed`, safetensors, plain pickles,
-  and a gzip of any of these. Opening reads the archive's directory and the pickle, nothing else; a plain pickle and a gzip
-  have to be read whole. `tensor/2` reads just the bytes that the tensor
-  sees, straight into memory that it owns: a row of a large storage costs a row. A handle can be used by many processes at
-  once; it closes by itself when it is no longer referenced.
+  ## Sources
 
-  ## Options of `open/2` (and of `ExTorch.load/2`)
+  A source is a path, `{:binary, binary}` or a struct whose module implements `ExTorch.Source`. Tensors of a
+  `{:binary, binary}` share the memory of the binary.
 
-    * `:mmap` - `false`. `true` maps the file: tensors share the page cache without a copy. They see changes of the file
-      then; when it is truncated under them, operators report `:file_changed` instead of ending the node.
-    * `:verify` - `false`. `true` checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
-    * `:strict` - `false`. `true` refuses with `:forbidden` whatever torch's own `weights_only` refuses. Either way nothing
-      that a file names is ever imported or called: without it, unknown classes are inert structs (`ExTorch.Python`).
-    * `:ordered` - `false`. `true` gives dicts as `%ExTorch.Python.Dict{}`, in their order.
-    * `:device` - `:cpu`, another device, or a map or function of where the tensor was saved (`"cuda:0"`).
-    * `:offset` - `0`. Where in the file the save begins: legacy files, pickles and streams may hold several, one after the
-      other, and `metadata/1` says where the next begins.
-    * `:limits` - a keyword list: `pickle_bytes` (64 MiB), `nodes` of the resulting term (8 for every byte of the pickle,
-      at least 1,000,000), `depth` (1,000), `tensor_bytes` and `total_bytes`, which count a repeated element each time it
-      is seen (1 TiB and 4 TiB), and for `ExTorch.Streaming` `spool_bytes` (1 GiB).
+  ## Formats
 
-  A source is a path, `{:binary, binary}`, whose memory the tensors share, or a struct that implements `ExTorch.Source`.
+  The format is detected from the content, never from the file name: the zip files of `torch.save`, TorchScript and C++
+  archives (as data), the legacy and tar formats of old versions, the streaming format of `torch.distributed`,
+  safetensors, plain pickles, and gzip files of any of these.
+
+  Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely.
+  `tensor/2` reads only the bytes of that tensor, directly into the memory of the tensor: reading one row of a large
+  storage reads only that row.
+
+  A handle can be used by several processes at the same time. It is closed by `close/1`, or by the garbage collector
+  when it is no longer referenced.
+
+  ## Options
+
+  Options of `open/2` and `ExTorch.load/2`:
+
+    * `:mmap` - if `true`, maps the file into memory. Tensors then share the page cache without a copy, and changes to
+      the file are visible in them. If the file is truncated, operators on these tensors return `:file_changed` errors.
+      Defaults to `false`.
+    * `:verify` - if `true`, checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
+      Defaults to `false`.
+    * `:strict` - if `true`, returns a `:forbidden` error for everything that torch's `weights_only` refuses. Otherwise
+      unknown classes become inert structs (`ExTorch.Python`). Nothing that a file refers to is ever imported or called,
+      whatever this option is. Defaults to `false`.
+    * `:ordered` - if `true`, returns dicts as `%ExTorch.Python.Dict{}`, which keeps their order. Defaults to `false`.
+    * `:device` - the device of the tensors, or a map or function from the device a tensor was saved on (`"cuda:0"`) to
+      the device to use. Defaults to `:cpu`.
+    * `:offset` - where the checkpoint begins in the file, in bytes. Legacy files, pickles and streams may contain
+      several checkpoints one after another; see `:next_offset` of `metadata/1`. Defaults to `0`.
+    * `:limits` - a keyword list of limits:
+        * `:pickle_bytes` - the size of the pickle (64 MiB)
+        * `:nodes` - the number of nodes in the resulting term (8 per byte of the pickle, at least 1,000,000)
+        * `:depth` - the nesting depth (1,000)
+        * `:tensor_bytes`, `:total_bytes` - the size of one tensor and of all tensors (1 TiB and 4 TiB). Elements that
+          share memory (an expanded tensor) are counted separately.
+        * `:spool_bytes` - the bytes that `ExTorch.Streaming` keeps in memory while it waits for the description of the
+          tensors (1 GiB)
+    * `:only`, `:on_progress` - used by `ExTorch.load/2`
   """
 
-  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Tensor}
+  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Options, Reader, SourceReader}
+  alias ExTorch.{Error, Filter, Memory, Native, Tensor}
 
+  @typedoc "Where a checkpoint is read from."
   @type source :: Path.t() | {:binary, binary()} | ExTorch.Source.t()
+
+  @typedoc "The name of a tensor: a dotted string, or the path as a list of keys."
   @type name :: String.t() | [term()]
-  @type t :: %__MODULE__{resource: reference(), source: source(), options: map()}
+
+  # source: nil if nothing can be read from it any more, and for the checkpoint of a loader
+  @typedoc "An open checkpoint."
+  @opaque t :: %__MODULE__{
+            resource: reference(),
+            source: source() | nil,
+            options: Options.t()
+          }
 
   @enforce_keys [:resource, :source, :options]
   defstruct [:resource, :source, :options]
 
   # ---- Opening ----
 
-  @doc "Opens a checkpoint."
+  @doc "Opens a checkpoint. See the module documentation for the options."
   @spec open(source(), keyword()) :: {:ok, t()} | {:error, Error.t()}
   def open(source, opts \\ []) do
     options = Options.check!(opts)
@@ -52,15 +83,15 @@ defmodule ExTorch.Checkpoint do
     case open_or_close(source, Options.native(options)) do
       {:ok, resource} ->
         ckpt = %__MODULE__{resource: resource, source: source, options: options}
-        {:ok, if(is_struct(source), do: forget_source(ckpt), else: ckpt)}
+        {:ok, if(is_struct(source), do: drop_source(ckpt), else: ckpt)}
 
       {:error, error} ->
         close_source(source)
-        {:error, Error.located(error, source)}
+        {:error, Error.put_path(error, source)}
     end
   end
 
-  # A source that raises is closed all the same.
+  # Closes the source also if one of its callbacks raises.
   defp open_or_close(source, native) do
     open_native(source, native)
   catch
@@ -69,21 +100,21 @@ defmodule ExTorch.Checkpoint do
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
-  # What had to be read whole to be opened (a gzip, a plain pickle) is in memory: the source is done with.
-  defp forget_source(ckpt) do
-    case Error.bang!(Handle.metadata(ckpt)) do
+  # Gzip files and plain pickles were read entirely when they were opened: the source is no longer needed.
+  defp drop_source(ckpt) do
+    case Error.unwrap!(Handle.metadata(ckpt)) do
       %{compression: nil, format: format} when format != :pickle ->
         ckpt
 
       _ ->
         close_source(ckpt.source)
-        %{ckpt | source: {:binary, <<>>}}
+        %{ckpt | source: nil}
     end
   end
 
-  @doc "The same, raising."
+  @doc "Same as `open/2` but raises on error."
   @spec open!(source(), keyword()) :: t()
-  def open!(source, opts \\ []), do: Error.bang!(open(source, opts))
+  def open!(source, opts \\ []), do: Error.unwrap!(open(source, opts))
 
   defp open_native(path, opts) when is_binary(path) do
     if ExTorch.Options.path?(path),
@@ -110,7 +141,11 @@ defmodule ExTorch.Checkpoint do
   defp open_binary(binary, opts),
     do: Memory.run(fn -> Native.checkpoint_open_binary(binary, opts) end)
 
-  @doc "Closes the handle. Tensors that were read stay good; asking the handle again is `:released`."
+  @doc """
+  Closes the handle.
+
+  Tensors that were read stay valid. Further calls with the handle return or raise `:released`.
+  """
   @spec close(t()) :: :ok
   def close(%__MODULE__{resource: resource, source: source}) do
     if Native.checkpoint_close(resource), do: close_source(source)
@@ -124,120 +159,58 @@ defmodule ExTorch.Checkpoint do
 
   defp close_source(_), do: :ok
 
-  # ---- What is in it ----
+  # ---- Contents ----
 
-  @doc "The names of all tensors, in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
+  @doc "Returns the names of all tensors in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
   @spec keys(t()) :: [String.t()]
-  def keys(%__MODULE__{} = ckpt), do: Error.bang!(Handle.keys(ckpt))
+  def keys(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.keys(ckpt))
 
-  @doc "All tensors, described, in file order."
+  @doc "Returns the entries of all tensors in file order, without reading the tensors."
   @spec entries(t()) :: [Entry.t()]
-  def entries(%__MODULE__{} = ckpt), do: Error.bang!(Handle.entries(ckpt))
+  def entries(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.entries(ckpt))
 
   @doc """
-  One tensor, described.
+  Returns the entry of one tensor, without reading the tensor.
 
-  The name is dotted, or the path as a list, whose elements are exact: `[0]` is not `["0"]`, and `[]` is the root. A
-  dotted name that several paths share is `:ambiguous`; the message lists them.
+  The name is a dotted string or a path. A path is a list of keys that are compared strictly: `[0]` is not `["0"]`, and
+  `[]` is the root. A dotted name that matches several paths is an `:ambiguous` error; the message lists the paths.
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
-  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) do
-    case Handle.entry(ckpt, name) do
-      {:ok, [entry]} -> {:ok, entry}
-      {:ok, []} -> {:error, not_found(ckpt, name)}
-      {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
-      {:error, error} -> {:error, error}
-    end
-  end
+  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name),
+    do: Lookup.entry(ckpt, name)
 
-  def entry(%__MODULE__{} = ckpt, path) when is_list(path) do
-    found =
-      if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
-        with {:ok, several} <- Handle.entry(ckpt, Enum.join(path, ".")) do
-          # a name with very many owners is looked for one by one
-          {:ok, if(length(several) < 20, do: several, else: entries(ckpt))}
-        end
-      else
-        {:ok, entries(ckpt)}
-      end
-
-    with {:ok, candidates} <- found do
-      case Enum.find(candidates, &(&1.path === path)) do
-        nil -> {:error, not_found(ckpt, path)}
-        entry -> {:ok, entry}
-      end
-    end
-  end
-
-  @doc "The same, raising."
+  @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), name()) :: Entry.t()
-  def entry!(ckpt, name), do: Error.bang!(entry(ckpt, name))
+  def entry!(ckpt, name), do: Error.unwrap!(entry(ckpt, name))
 
-  defp not_found(ckpt, name) do
-    asked = if is_binary(name), do: name, else: Enum.map_join(name, ".", &to_text/1)
-
-    near =
-      ckpt
-      |> keys()
-      |> Stream.filter(&(byte_size(&1) < 200 and byte_size(asked) < 200))
-      |> Enum.take(20_000)
-      |> Enum.map(&{String.jaro_distance(&1, asked), &1})
-      |> Enum.filter(fn {score, _} -> score > 0.75 end)
-      |> Enum.sort(:desc)
-      |> Enum.take(3)
-      |> Enum.map_join(", ", fn {_, key} -> inspect(key) end)
-
-    hint = if near == "", do: "; keys/1 lists what there is", else: "; did you mean #{near}?"
-
-    Error.located(
-      Error.new(:not_found, "there is no tensor #{inspect(name)}" <> hint),
-      ckpt.source
-    )
-  end
-
-  defp to_text(key) when is_binary(key) or is_integer(key), do: to_string(key)
-  defp to_text(key), do: inspect(key)
-
-  defp ambiguous(ckpt, name, entries) do
-    paths = Enum.map_join(entries, " and ", &inspect(&1.path))
-
-    Error.located(
-      Error.new(
-        :ambiguous,
-        "#{inspect(name)} stands for several tensors; use the path: #{paths}"
-      ),
-      ckpt.source
-    )
-  end
-
-  @doc "The Python object with an `ExTorch.Checkpoint.Entry` in place of every tensor."
+  @doc "Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor."
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
   def object(%__MODULE__{} = ckpt) do
     with {:ok, entries} <- Handle.entries(ckpt), do: Handle.object(ckpt, entries)
   end
 
-  @doc "The same, raising."
+  @doc "Same as `object/1` but raises on error."
   @spec object!(t()) :: term()
-  def object!(ckpt), do: Error.bang!(object(ckpt))
+  def object!(ckpt), do: Error.unwrap!(object(ckpt))
 
   @doc """
-  What was found, and what the file says of itself:
+  Returns the detected format and the file's own metadata.
 
     * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors` or `:pickle`
     * `:compression` - `:gzip` or `nil`
-    * `:producer` - who writes such files, as far as they tell: `"torch.save 2.7 or newer"`
+    * `:producer` - the software that writes such files, as far as it can be told: `"torch.save 2.7 or newer"`
     * `:byteorder` - `:little` or `:big`
-    * `:version`, `:format_version`, `:alignment` - of the archive, where torch wrote them
-    * `:metadata` - a safetensors file's own `__metadata__`, a map of strings
-    * `:next_offset` - where the next save in the same file begins (`offset:` opens it), or `nil`
+    * `:version`, `:format_version`, `:alignment` - the contents of these records, if the file has them
+    * `:metadata` - the `__metadata__` of a safetensors file, a map of strings
+    * `:next_offset` - where the next checkpoint in the same file begins (see the option `:offset`), or `nil`
   """
   @spec metadata(t()) :: map()
   def metadata(%__MODULE__{} = ckpt) do
-    metadata = Error.bang!(Handle.metadata(ckpt))
+    metadata = Error.unwrap!(Handle.metadata(ckpt))
     Map.put(metadata, :producer, producer(metadata.format, records(ckpt)))
   end
 
-  # Each version of torch left a trace in what it writes.
+  # torch has added records over time, so they show the version that wrote the file.
   defp producer(:zip, records) do
     cond do
       ".format_version" in records -> "torch.save 2.7 or newer"
@@ -248,154 +221,106 @@ defmodule ExTorch.Checkpoint do
 
   defp producer(:torchscript, records) do
     if Enum.any?(records, &String.starts_with?(&1, "code/")),
-      do: "torch.jit.save, or torch::save in C++",
+      do: "torch.jit.save, or torch::save of C++",
       else: "TorchScript without code"
   end
 
-  defp producer(:legacy, _), do: "torch.save 0.1.10 to 1.5, or a newer one's old format"
+  defp producer(:legacy, _), do: "torch.save 0.1.10 to 1.5, or newer in the legacy format"
   defp producer(:tar, _), do: "torch.save before 0.1.10"
   defp producer(:streaming, _), do: "torch.distributed"
   defp producer(:safetensors, _), do: "safetensors"
   defp producer(:pickle, _), do: "Python's pickle"
 
-  @doc "The storages that tensors share, in the order the pickle names them."
+  @doc "Returns all storages, in the order in which the pickle refers to them."
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
-  def storages(%__MODULE__{} = ckpt), do: Error.bang!(Handle.storages(ckpt))
+  def storages(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.storages(ckpt))
 
-  @doc "Is there a storage of that key, `\"0\"` or `\"data/0\"`?"
+  @doc "Returns true if there is a storage with the key, which is `\"0\"` or `\"data/0\"`."
   @spec has_storage?(t(), String.t()) :: boolean()
   def has_storage?(%__MODULE__{} = ckpt, key) when is_binary(key) do
     key = String.replace_prefix(key, "data/", "")
     Enum.any?(storages(ckpt), &(&1.key == key))
   end
 
-  @doc "The archive's records by their names below the root folder: `\"data.pkl\"`, `\"version\"`, `\"data/0\"` …"
+  @doc "Returns the names of the records, without the root directory: `\"data.pkl\"`, `\"version\"`, `\"data/0\"`."
   @spec records(t()) :: [String.t()]
-  def records(%__MODULE__{} = ckpt), do: Error.bang!(Handle.records(ckpt))
+  def records(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.records(ckpt))
 
   # ---- Reading ----
 
   @doc "Reads one tensor. The name is as in `entry/2`."
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def tensor(%__MODULE__{} = ckpt, name) do
-    with {:ok, entry} <- entry(ckpt, name), do: read(ckpt, entry)
+    with {:ok, entry} <- entry(ckpt, name), do: Reader.tensor(ckpt, entry)
   end
 
-  @doc "The same, raising."
+  @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()
-  def tensor!(ckpt, name), do: Error.bang!(tensor(ckpt, name))
-
-  defp read(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
-    with {:ok, offset, bytes} <-
-           SourceReader.locate(source, resource, entry.index, options.verify),
-         {:ok, %Tensor{} = tensor} <-
-           SourceReader.decode(resource, entry.index, options.verify, offset, bytes) do
-      Handle.to_device(ckpt, tensor, entry)
-    else
-      {:ok, _raw} ->
-        {:error, Error.new(:unsupported, "#{entry.dtype} is newer than the linked LibTorch")}
-
-      {:error, error} ->
-        {:error, Error.located(error, source)}
-    end
-  end
-
-  defp read(ckpt, entry) do
-    with {:ok, tensor} <- Handle.tensor(ckpt, entry),
-         do: Handle.to_device(ckpt, tensor, entry)
-  end
+  def tensor!(ckpt, name), do: Error.unwrap!(tensor(ckpt, name))
 
   @doc """
-  Goes through the tensors in file order, lazily: `{name, tensor}`, one in memory at a time. Option: `:only`, as in
-  `ExTorch.load/2`. A tensor that cannot be read raises.
+  Returns a lazy stream of `{name, tensor}` in file order.
+
+  Each tensor is read when the stream reaches it. A tensor that cannot be read raises. Takes the option `:only` of
+  `ExTorch.load/2`.
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
   def stream(%__MODULE__{} = ckpt, opts \\ []) do
-    only = %{only: opts[:only]}
+    options = opts |> ExTorch.Options.validate!(only: nil) |> Map.new()
+    Filter.check!(options.only, :only)
 
     ckpt
     |> entries()
-    |> Stream.filter(&Options.selected?(only, &1))
-    |> Stream.map(&{&1.name, Error.bang!(read(ckpt, &1))})
+    |> Stream.filter(&Options.selected?(options, &1))
+    |> Stream.map(&{&1.name, Error.unwrap!(Reader.tensor(ckpt, &1))})
   end
 
-  @doc "The bytes of a storage, as they are in the file. The key is `\"0\"` or `\"data/0\"`."
+  @doc "Reads the bytes of a storage as they are in the file. The key is `\"0\"` or `\"data/0\"`."
   @spec read_storage(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_storage(%__MODULE__{} = ckpt, key) when is_binary(key),
     do: read_record(ckpt, record_name(key))
 
-  @doc "A part of them; a range that ends past the storage is an error."
+  @doc "Reads `length` bytes of a storage from `offset` on. It is an error if the storage is shorter."
   @spec read_storage(t(), String.t(), non_neg_integer(), non_neg_integer()) ::
           {:ok, binary()} | {:error, Error.t()}
   def read_storage(%__MODULE__{} = ckpt, key, offset, length)
       when is_binary(key) and is_integer(offset) and offset >= 0 and is_integer(length) and
              length >= 0 do
     if offset + length < 2 ** 63 do
-      read_bytes(ckpt, record_name(key), offset, length)
+      Reader.record(ckpt, record_name(key), offset, length)
     else
       {:error,
-       Error.located(
-         Error.new(:bad_argument, "no storage has #{offset + length} bytes"),
+       Error.new(
+         :bad_argument,
+         "expected offset + length below 2 ** 63, got #{offset + length}",
          ckpt.source
        )}
     end
   end
 
-  @doc "A record of the archive, unpacked."
+  @doc "Reads a record and decompresses it. See `records/1`."
   @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_record(%__MODULE__{} = ckpt, name) when is_binary(name),
-    do: read_bytes(ckpt, name, 0, nil)
+    do: Reader.record(ckpt, name, 0, nil)
 
-  @doc "The same, raising."
+  @doc "Same as `read_storage/2` but raises on error."
   @spec read_storage!(t(), String.t()) :: binary()
-  def read_storage!(ckpt, key), do: Error.bang!(read_storage(ckpt, key))
+  def read_storage!(ckpt, key), do: Error.unwrap!(read_storage(ckpt, key))
 
-  @doc "The same, raising."
+  @doc "Same as `read_storage/4` but raises on error."
   @spec read_storage!(t(), String.t(), non_neg_integer(), non_neg_integer()) :: binary()
   def read_storage!(ckpt, key, offset, length),
-    do: Error.bang!(read_storage(ckpt, key, offset, length))
+    do: Error.unwrap!(read_storage(ckpt, key, offset, length))
 
-  @doc "The same, raising."
+  @doc "Same as `read_record/2` but raises on error."
   @spec read_record!(t(), String.t()) :: binary()
-  def read_record!(ckpt, name), do: Error.bang!(read_record(ckpt, name))
+  def read_record!(ckpt, name), do: Error.unwrap!(read_record(ckpt, name))
 
   defp record_name("data/" <> _ = name), do: name
   defp record_name(key), do: "data/" <> key
 
-  defp read_bytes(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
-    with {:ok, at, bytes} <- SourceReader.locate(source, resource, name, true),
-         {:ok, record} when is_binary(record) <-
-           SourceReader.decode(resource, name, ckpt.options.verify, at, bytes),
-         length = length || max(byte_size(record) - offset, 0),
-         {:range, true, _} <- {:range, offset + length <= byte_size(record), byte_size(record)} do
-      {:ok, binary_part(record, offset, length)}
-    else
-      {:ok, nil} -> {:error, no_record(ckpt, name)}
-      {:range, false, size} -> {:error, past_end(ckpt, offset, length, size)}
-      {:error, error} -> {:error, Error.located(error, source)}
-    end
-  end
-
-  defp read_bytes(ckpt, name, offset, length) do
-    case Handle.read_record(ckpt, name, offset, length) do
-      {:ok, nil} -> {:error, no_record(ckpt, name)}
-      other -> other
-    end
-  end
-
-  defp no_record(ckpt, name) do
-    Error.located(
-      Error.new(:not_found, "there is no record #{inspect(name)}; records/1 lists them"),
-      ckpt.source
-    )
-  end
-
-  defp past_end(ckpt, offset, length, size) do
-    message = "bytes #{offset} to #{offset + length} are not all in the record, which has #{size}"
-    Error.located(Error.new(:bad_argument, message), ckpt.source)
-  end
-
   @doc false
+  @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts) do
     with {:ok, ckpt} <- open(source, opts) do
       try do
@@ -408,16 +333,20 @@ defmodule ExTorch.Checkpoint do
 end
 
 defimpl Inspect, for: ExTorch.Checkpoint do
+  alias ExTorch.Checkpoint.Handle
+
   def inspect(ckpt, _opts) do
     source =
       case ckpt.source do
         path when is_binary(path) -> Path.basename(path)
         {:binary, binary} -> "#{byte_size(binary)} bytes"
         %module{} -> Kernel.inspect(module)
+        nil -> "in memory"
       end
 
-    "#ExTorch.Checkpoint<#{source}, #{length(ExTorch.Checkpoint.keys(ckpt))} tensors>"
-  rescue
-    ExTorch.Error -> "#ExTorch.Checkpoint<closed>"
+    case Handle.keys(ckpt) do
+      {:ok, keys} -> "#ExTorch.Checkpoint<#{source}, #{length(keys)} tensors>"
+      {:error, _} -> "#ExTorch.Checkpoint<closed>"
+    end
   end
 end

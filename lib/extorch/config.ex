@@ -1,6 +1,8 @@
 defmodule ExTorch.Config do
   @moduledoc """
-  Every configuration key of ExTorch. All are optional and read when the native library is loaded.
+  The configuration of ExTorch.
+
+  All keys are optional. They are read when the native library is loaded.
 
       config :extorch,
         num_threads: 4,
@@ -9,41 +11,32 @@ defmodule ExTorch.Config do
 
   | key | default | meaning |
   |---|---|---|
-  | `:num_threads` | LibTorch's choice | threads LibTorch uses inside one operator; every dirty CPU scheduler that calls it may use so many |
-  | `:budget` | 90 % of the machine's memory (of the container's, when that is less) | the most native bytes that may be live at once, or `:infinity`; over it a call collects the garbage of its process, and if that does not help fails with `:limit` |
-  | `:collect_after` | 256 MiB | native bytes a process may take before its garbage is collected on its behalf (`ExTorch.Memory`) |
+  | `:num_threads` | LibTorch's default | the number of threads within one operator; each dirty CPU scheduler that runs an operator may use this many |
+  | `:budget` | 90 % of the memory of the machine or container, whichever is less | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
+  | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
   """
 
-  @doc "The configured budget of native bytes."
+  @doc "Returns the configured budget of native bytes."
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Application.get_env(:extorch, :budget) || default_budget()
 
-  @doc "Native bytes that a process takes before its garbage is collected."
+  @doc "Returns the number of native bytes that a process may allocate before it is garbage collected."
   @spec collect_after() :: pos_integer()
   def collect_after, do: Application.get_env(:extorch, :collect_after, 256 * 1024 * 1024)
 
   defp default_budget do
-    case Enum.reject([machine_memory(), container_memory()], &is_nil/1) do
+    case for({:ok, bytes} <- [ExTorch.Meminfo.fetch("MemTotal"), container_memory()], do: bytes) do
       [] -> :infinity
-      known -> div(Enum.min(known) * 9, 10)
-    end
-  end
-
-  defp machine_memory do
-    with {:ok, text} <- File.read("/proc/meminfo"),
-         [_, kilobytes] <- Regex.run(~r/^MemTotal:\s+(\d+) kB/m, text) do
-      String.to_integer(kilobytes) * 1024
-    else
-      _ -> nil
+      limits -> div(Enum.min(limits) * 9, 10)
     end
   end
 
   defp container_memory do
     with {:ok, text} <- File.read("/sys/fs/cgroup/memory.max"),
          {bytes, _} <- Integer.parse(text) do
-      bytes
+      {:ok, bytes}
     else
-      _ -> nil
+      _ -> :error
     end
   end
 end

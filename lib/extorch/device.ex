@@ -1,6 +1,6 @@
 defmodule ExTorch.Device do
   @moduledoc """
-  Where a tensor's memory is: `:cpu`, `:cuda` or `{:cuda, n}`, `:mps`, or `:meta`, which has shapes but no memory.
+  Devices of tensors: `:cpu`, `:cuda`, `{:cuda, index}`, `:mps` and `:meta`. Meta tensors have a shape but no memory.
 
       iex> :cpu in ExTorch.Device.available()
       true
@@ -9,11 +9,11 @@ defmodule ExTorch.Device do
       {1000, 1000}
   """
 
-  alias ExTorch.{Error, Native}
+  alias ExTorch.{Error, Meminfo, Native}
 
   @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
 
-  @doc "The devices tensors can be on, this one first: `[:cpu, {:cuda, 0}, …]`."
+  @doc "Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`."
   @spec available() :: [device()]
   def available do
     cuda = for index <- cuda_indices(), do: {:cuda, index}
@@ -34,7 +34,7 @@ defmodule ExTorch.Device do
   def count(other) do
     raise Error.new(
             :bad_argument,
-            "unknown device type #{inspect(other)}; use :cpu, :cuda or :mps"
+            "unknown device type #{inspect(other)}; expected :cpu, :cuda or :mps"
           )
   end
 
@@ -43,7 +43,7 @@ defmodule ExTorch.Device do
   def cuda_count, do: count(:cuda)
 
   @doc """
-  Free and total bytes of a device.
+  Returns the free and total memory of a device in bytes.
 
       iex> {:ok, %{free: free, total: total}} = ExTorch.Device.memory(:cpu)
       iex> 0 < free and free <= total
@@ -55,12 +55,12 @@ defmodule ExTorch.Device do
   @spec memory(device()) ::
           {:ok, %{free: non_neg_integer(), total: non_neg_integer()}} | {:error, Error.t()}
   def memory(:cpu) do
-    with {:ok, text} <- File.read("/proc/meminfo"),
-         [_, total] <- Regex.run(~r/^MemTotal:\s+(\d+) kB/m, text),
-         [_, free] <- Regex.run(~r/^MemAvailable:\s+(\d+) kB/m, text) do
-      {:ok, %{free: String.to_integer(free) * 1024, total: String.to_integer(total) * 1024}}
+    with {:ok, total} <- Meminfo.fetch("MemTotal"),
+         {:ok, free} <- Meminfo.fetch("MemAvailable") do
+      {:ok, %{free: free, total: total}}
     else
-      _ -> {:error, Error.new(:unsupported, "this system does not tell its memory")}
+      :error ->
+        {:error, Error.new(:unsupported, "/proc/meminfo is not available on this system")}
     end
   end
 
@@ -74,20 +74,21 @@ defmodule ExTorch.Device do
   end
 
   def memory(other),
-    do: {:error, Error.new(:unsupported, "#{inspect(other)} has no memory to ask for")}
+    do: {:error, Error.new(:unsupported, "the memory of #{inspect(other)} is not available")}
 
-  @doc "The same, raising."
+  @doc "Same as `memory/1` but raises on error."
   @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
-  def memory!(device), do: Error.bang!(memory(device))
+  def memory!(device), do: Error.unwrap!(memory(device))
 
   @doc false
+  @spec check!(term()) :: device()
   def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device
   def check!({:cuda, index} = device) when is_integer(index) and index in 0..127, do: device
 
   def check!(other) do
     raise Error.new(
             :bad_argument,
-            "unknown device #{inspect(other)}; use :cpu, :cuda, {:cuda, n}, :mps or :meta"
+            "unknown device #{inspect(other)}; expected :cpu, :cuda, {:cuda, index}, :mps or :meta"
           )
   end
 

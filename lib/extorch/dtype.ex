@@ -1,6 +1,6 @@
 defmodule ExTorch.DType do
   @moduledoc """
-  Element types, under torch's own names.
+  The dtypes of tensors, with the names that torch uses.
 
       iex> ExTorch.DType.size(:float16)
       2
@@ -9,11 +9,11 @@ defmodule ExTorch.DType do
       iex> ExTorch.DType.normalize!({:bf, 16})
       :bfloat16
 
-  Wherever ExTorch takes a dtype it also takes torch's short name (`:float`, `:long`) and the type of Nx (`{:f, 32}`).
-  A type that the linked LibTorch is too old for is `:unsupported`, never read as another: `supported?/1` tells.
+  All functions that take a dtype also accept torch's short names (`:float`, `:long`) and Nx types (`{:f, 32}`). Using a
+  dtype that the linked LibTorch does not support is an `:unsupported` error; see `supported?/1`.
   """
 
-  # The table is the one that the C code is built from.
+  # The C code is generated from the same table.
   @table Path.expand("../../c_src/core/base/dtypes.def", __DIR__)
   @external_resource @table
   @rows Regex.scan(~r/^XT_DTYPE\(([^)]*)\)/m, File.read!(@table), capture: :all_but_first)
@@ -31,27 +31,27 @@ defmodule ExTorch.DType do
         end)
   @names Enum.map(@rows, & &1.name)
 
-  @typedoc "An element type."
+  @typedoc "The name of a dtype."
   @type dtype ::
           unquote(Enum.reduce(Enum.reverse(@names), fn name, rest -> {:|, [], [name, rest]} end))
 
-  @typedoc "What is accepted for one: its name, torch's short name, or the type of Nx."
+  @typedoc "What functions accept as a dtype: its name, torch's short name or an Nx type."
   @type input :: dtype() | atom() | {atom(), pos_integer()}
 
-  @doc "All names, in the order of the table."
+  @doc "Returns the names of all dtypes."
   @spec names() :: [dtype()]
   def names, do: @names
 
-  @doc "Bytes of an element."
+  @doc "Returns the size of an element in bytes."
   @spec size(input()) :: pos_integer()
   def size(dtype), do: size_of(normalize!(dtype))
 
-  @doc "Is it a `:float`, `:int`, `:uint`, `:bool`, `:complex`, `:quant` or `:bits` type?"
+  @doc "Returns the kind of a dtype: `:float`, `:int`, `:uint`, `:bool`, `:complex`, `:quant` or `:bits`."
   @spec kind(input()) :: atom()
   def kind(dtype), do: kind_of(normalize!(dtype))
 
   @doc """
-  The type of Nx for a dtype, `nil` where Nx has none. Booleans are `{:u, 8}` in Nx.
+  Returns the Nx type of a dtype, or `nil` if Nx does not have it. `:bool` is `{:u, 8}` in Nx.
 
       iex> ExTorch.DType.to_nx(:float8_e5m2)
       {:f, 8}
@@ -61,12 +61,12 @@ defmodule ExTorch.DType do
   @spec to_nx(input()) :: {atom(), pos_integer()} | nil
   def to_nx(dtype), do: nx_of(normalize!(dtype))
 
-  @doc "Does the linked LibTorch know the type?"
+  @doc "Returns true if the linked LibTorch supports the dtype."
   @spec supported?(input()) :: boolean()
   def supported?(dtype), do: ExTorch.Native.dtype_supported(normalize!(dtype))
 
   @doc """
-  The name for whatever is accepted as a dtype.
+  Returns the name of a dtype, which may be given as a name, a short name or an Nx type.
 
       iex> ExTorch.DType.normalize(:flot32)
       {:error, %ExTorch.Error{reason: :bad_argument, message: "unknown dtype :flot32; did you mean :float32?"}}
@@ -79,7 +79,7 @@ defmodule ExTorch.DType do
   end
 
   def normalize(other) do
-    near =
+    similar =
       if is_atom(other) do
         @names
         |> Enum.map(&{String.jaro_distance(Atom.to_string(&1), Atom.to_string(other)), &1})
@@ -87,17 +87,17 @@ defmodule ExTorch.DType do
       end
 
     hint =
-      case near do
+      case similar do
         {score, name} when score > 0.8 -> "; did you mean #{inspect(name)}?"
-        _ -> "; ExTorch.DType.names/0 lists them"
+        _ -> "; see ExTorch.DType.names/0"
       end
 
     {:error, ExTorch.Error.new(:bad_argument, "unknown dtype #{inspect(other)}" <> hint)}
   end
 
-  @doc "The same, raising."
+  @doc "Same as `normalize/1` but raises on error."
   @spec normalize!(input()) :: dtype()
-  def normalize!(dtype), do: ExTorch.Error.bang!(normalize(dtype))
+  def normalize!(dtype), do: ExTorch.Error.unwrap!(normalize(dtype))
 
   for %{name: name, size: size, kind: kind, nx: nx} <- @rows do
     defp size_of(unquote(name)), do: unquote(size)

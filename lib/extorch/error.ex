@@ -1,31 +1,34 @@
 defmodule ExTorch.Error do
   @moduledoc """
-  What every failing function of ExTorch returns or raises.
+  The error that all functions of ExTorch return or raise.
 
-  `message` says what was found and what to do about it; `reason` is for code to match on; `path` and `offset` say
-  where, when the trouble is in a file.
+    * `reason` - an atom to match on, see the table below
+    * `message` - what is wrong and what to do about it
+    * `path` - the file, if the error is about a file
+    * `offset` - the position in the file or stream in bytes, if it is known
+    * `result` - the `ExTorch.Store.ApplyResult` of a failed `ExTorch.Store.apply_to/2`, otherwise `nil`
 
   | reason | meaning |
   |---|---|
-  | `:truncated` | the input ends too early, most often an incomplete download |
-  | `:corrupt` | the input breaks a rule of its format |
-  | `:limit` | a published limit, or the budget of native memory, would be exceeded |
-  | `:forbidden` | refused by policy: an unsafe operator, a class under `strict: true` |
-  | `:unsupported` | valid, but not with this LibTorch, device or kind of tensor |
-  | `:io` | the operating system reported an error |
-  | `:file_changed` | a file changed while it was read |
-  | `:not_found` | no such name, key, operator or file |
-  | `:released` | the tensor was released by `ExTorch.Tensor.release/1` |
-  | `:frozen` | an operator would write to memory that an Erlang binary sees |
-  | `:stale` | an old state was used again |
-  | `:busy` | another process is using the state |
-  | `:ambiguous` | a name stands for several things |
-  | `:bad_argument` | an argument of a function or operator does not fit |
-  | `:no_memory` | the operating system has no memory left |
+  | `:truncated` | the input ends too early, for example because a download is incomplete |
+  | `:corrupt` | the input violates the rules of its format |
+  | `:limit` | a limit, or the budget of native memory, would be exceeded |
+  | `:forbidden` | not allowed: an unsafe operator, or a class that `strict: true` refuses |
+  | `:unsupported` | valid, but not supported by this LibTorch, device or kind of tensor |
+  | `:io` | the operating system returned an error |
+  | `:file_changed` | a file changed while it was being read |
+  | `:not_found` | a name, key, operator or file does not exist |
+  | `:released` | the tensor was released with `ExTorch.Tensor.release/1`, or the checkpoint was closed |
+  | `:frozen` | an operator would write to memory that an Erlang binary shares |
+  | `:stale` | an old state of a loader was used again |
+  | `:busy` | another process is using the loader |
+  | `:ambiguous` | a name matches several things |
+  | `:bad_argument` | an argument or option is invalid |
+  | `:no_memory` | the operating system is out of memory |
   | `:stopping` | the node is shutting down |
-  | `:timeout` | the other side, or a callback, took longer than it was given |
-  | `:closed` | the peer closed the connection where a message would begin |
-  | `:torch` | LibTorch reported an error of its own |
+  | `:timeout` | the peer, or a callback, exceeded the timeout |
+  | `:closed` | the peer closed the connection between two messages |
+  | `:torch` | LibTorch returned an error |
   """
 
   @type reason ::
@@ -60,42 +63,49 @@ defmodule ExTorch.Error do
   defexception [:reason, :message, :path, :offset, :result]
 
   @doc """
-  The message, with the file and the byte offset where they are known.
+  Returns the message, with the file and the byte offset if they are known.
 
-      iex> Exception.message(%ExTorch.Error{reason: :corrupt, message: "no pickle", path: "a.pt", offset: 12})
-      "no pickle (a.pt, byte 12)"
+      iex> Exception.message(%ExTorch.Error{reason: :corrupt, message: "invalid pickle", path: "a.pt", offset: 12})
+      "invalid pickle (a.pt, byte 12)"
   """
   @impl true
   def message(%__MODULE__{message: message, path: path, offset: offset}) do
-    case Enum.reject([path && shown(path), offset && "byte #{offset}"], &is_nil/1) do
+    case Enum.reject([path && printable(path), offset && "byte #{offset}"], &is_nil/1) do
       [] -> message
-      where -> "#{message} (#{Enum.join(where, ", ")})"
+      location -> "#{message} (#{Enum.join(location, ", ")})"
     end
   end
 
-  # A file's name may be any bytes, a message is text.
-  defp shown(path) do
+  # File names may contain any bytes, messages must be printable.
+  defp printable(path) do
     path = IO.chardata_to_string(path)
     if String.printable?(path), do: path, else: inspect(path)
   end
 
   @doc false
+  @spec new(reason(), String.t()) :: t()
   def new(reason, message), do: %__MODULE__{reason: reason, message: message}
 
-  # With the file named where the source is one; answers that are no errors stay as they are.
   @doc false
-  def located({:error, error}, source), do: {:error, located(error, source)}
+  @spec new(reason(), String.t(), term()) :: t()
+  def new(reason, message, source), do: put_path(new(reason, message), source)
 
-  def located(%__MODULE__{} = error, path) when is_binary(path) do
+  # Sets the path of an error, or of an {:error, error} result, if the source is a path. Returns other results
+  # unchanged.
+  @doc false
+  @spec put_path(result, term()) :: result when result: term()
+  def put_path({:error, error}, source), do: {:error, put_path(error, source)}
+
+  def put_path(%__MODULE__{} = error, path) when is_binary(path) do
     if ExTorch.Options.path?(path), do: %{error | path: path}, else: error
   end
 
-  def located(other, _source), do: other
+  def put_path(other, _source), do: other
 
-  # What the twins that raise make of an answer.
+  # Implements the functions that raise: returns the value of a result or raises its error.
   @doc false
-  def bang!(:ok), do: :ok
-  def bang!({:ok, value}), do: value
-  def bang!({:ok, value, rest}), do: {value, rest}
-  def bang!({:error, error}), do: raise(error)
+  def unwrap!(:ok), do: :ok
+  def unwrap!({:ok, value}), do: value
+  def unwrap!({:ok, value, rest}), do: {value, rest}
+  def unwrap!({:error, error}), do: raise(error)
 end

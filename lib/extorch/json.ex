@@ -1,6 +1,6 @@
 defmodule ExTorch.JSON do
   @moduledoc false
-  # The strict JSON reader of the native library. Works on every Elixir version and needs no dependency.
+  # Decodes JSON with the strict parser of the native library, since Elixir before 1.18 has none.
 
   alias ExTorch.{Error, Memory, Native}
 

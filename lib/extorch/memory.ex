@@ -1,30 +1,31 @@
 defmodule ExTorch.Memory do
   @moduledoc """
-  Native memory: how much is live, how much may be, and how it comes back.
+  Accounting and limits of native memory.
 
-  The BEAM's collector does not see native memory: a tensor of 64 MiB is a few words on a process's heap. Left alone, a
-  process that makes and drops tensors would fill the machine before its next collection. So ExTorch keeps three things:
+  The garbage collector of the BEAM does not know about native memory: a tensor of 64 MiB is a few words on the heap of
+  a process. A process that creates and drops tensors could use up all memory before its next garbage collection.
+  ExTorch prevents this in three ways:
 
-    * *counters*: `live/0`, exact, since all CPU memory of LibTorch passes through them;
-    * *collection by bytes*: when a process has taken `collect_after` native bytes since it was last collected for them,
-      its garbage is collected. A process with a large heap is given more bytes between two collections, so that
-      collecting stays a small part of its work;
-    * a *budget*: a call that would exceed it collects the garbage of its process, waits for what is being freed, tries
-      again, and then fails with `:limit` instead of taking the machine down.
+    * *Counters*: `live/0` returns the exact amount of native memory in use. All CPU memory of LibTorch is counted.
+    * *Collection by native bytes*: when a process has allocated `collect_after` native bytes (`ExTorch.Config`) since
+      its last such collection, it is garbage collected. Processes with a large heap may allocate more, so that garbage
+      collection remains a small part of their work.
+    * A *budget*: a call that would exceed it runs a garbage collection of its process, waits until the memory is freed
+      and tries again. If that does not help, the call fails with `:limit`.
 
-  Memory is freed on a thread of its own, never on a scheduler. `ExTorch.Tensor.release/1` gives it back at once. Up to
-  32 MiB that were just freed stay with the process for about a second, beside the counters, for the next tensor of that
-  size: clearing fresh memory takes longer than filling it.
+  Memory is freed by a separate thread, never on a scheduler. `ExTorch.Tensor.release/1` gives it back without waiting for
+  a garbage collection. Up to 32 MiB of recently freed memory is kept for about a second, to be reused for the next tensor
+  of the same size. It is not counted.
   """
 
   alias ExTorch.{Config, Error, Native}
 
   @key :extorch_native_bytes
 
-  # A collection touches the heap once; with so many native bytes per heap byte between two of them its cost is lost in
-  # the cost of filling those bytes.
+  # The cost of a collection is proportional to the heap. It is negligible compared with the cost of writing this many
+  # native bytes per byte of heap between two collections.
   @bytes_per_heap_byte 8
-  @wait_milliseconds 2_000
+  @wait_ms 2_000
   @rounds 16
 
   @type live :: %{
@@ -35,8 +36,8 @@ defmodule ExTorch.Memory do
         }
 
   @doc """
-  What is live in the node: tensors, bytes of memory ExTorch allocated, bytes of mapped files, and threads that work for
-  a caller.
+  Returns the native resources in use by the node: the number of tensors, the bytes that ExTorch allocated, the bytes of
+  mapped files and the threads that work for a caller.
 
       iex> before = ExTorch.Memory.live()
       iex> t = ExTorch.zeros({1024}, dtype: :float64)
@@ -48,24 +49,25 @@ defmodule ExTorch.Memory do
   @spec live() :: live()
   def live, do: Native.memory_live()
 
-  @doc "The budget of native bytes (`ExTorch.Config`)."
+  @doc "Returns the budget of native bytes. See `ExTorch.Config`."
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Native.memory_budget()
 
-  @doc "Changes the budget of the running node."
+  @doc "Sets the budget of native bytes of the running node."
   @spec set_budget(non_neg_integer() | :infinity) :: :ok
   def set_budget(bytes) when bytes == :infinity or (is_integer(bytes) and bytes >= 0) do
     Native.memory_set_budget(bytes)
   end
 
   @doc """
-  Collects the calling process's garbage and waits until the native memory it held is free. For tests and benchmarks;
-  in ordinary code memory looks after itself.
+  Garbage collects the calling process and waits until its unused native memory is freed.
+
+  This is intended for tests and benchmarks. Other code does not need to call it.
   """
   @spec collect() :: :ok
   def collect, do: collect(@rounds)
 
-  # One round frees the garbage itself; more of them what it owned in turn.
+  # The first round frees the resources that were garbage. The others free the resources that these kept alive.
   defp collect(rounds) do
     mark = collect_begin()
     :erlang.garbage_collect()
@@ -75,11 +77,10 @@ defmodule ExTorch.Memory do
   end
 
   defp collect_begin, do: Native.memory_collect_begin()
+  defp collect_wait(mark, rounds), do: Native.memory_collect_wait(mark, rounds, @wait_ms)
 
-  defp collect_wait(mark, rounds),
-    do: Native.memory_collect_wait(mark, rounds, @wait_milliseconds)
-
-  # Runs a NIF that may allocate: accounts for what it took, and tries again after a collection where that may help.
+  # Calls a NIF that may allocate memory. Accounts for the allocated bytes, and calls the NIF again after a garbage
+  # collection if the budget was exceeded.
   @doc false
   @spec run((() -> Native.result(value))) :: {:ok, value} | {:error, ExTorch.Error.t()}
         when value: term()
@@ -90,17 +91,21 @@ defmodule ExTorch.Memory do
     end
   end
 
-  # Accounts for what a NIF took, and leaves the rest to the caller.
+  # Accounts for the bytes that a NIF allocated. The caller handles {:collect, error}.
   @doc false
   @spec account(Native.result(value)) ::
           {:ok, value} | {:collect, ExTorch.Error.t()} | {:error, ExTorch.Error.t()}
         when value: term()
-  def account({:ok, value, taken}), do: took(taken, value)
+  def account({:ok, value, bytes}) do
+    count(bytes)
+    {:ok, value}
+  end
+
   def account(other), do: other
 
   @doc false
   @spec run!((() -> Native.result(value))) :: value when value: term()
-  def run!(nif), do: Error.bang!(run(nif))
+  def run!(nif), do: Error.unwrap!(run(nif))
 
   defp run_again(nif) do
     collect()
@@ -111,18 +116,16 @@ defmodule ExTorch.Memory do
     end
   end
 
-  defp took(0, value), do: {:ok, value}
+  defp count(0), do: :ok
 
-  defp took(taken, value) do
+  defp count(bytes) do
     {total, threshold} = Process.get(@key) || {0, threshold()}
 
-    if total + taken < threshold do
-      Process.put(@key, {total + taken, threshold})
+    if total + bytes < threshold do
+      Process.put(@key, {total + bytes, threshold})
     else
       collect(1)
     end
-
-    {:ok, value}
   end
 
   defp threshold do

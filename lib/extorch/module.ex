@@ -1,43 +1,59 @@
 defprotocol ExTorch.Module do
   @moduledoc """
-  How a store walks a module and puts tensors back: maps, lists and tuples nested to any depth, ExTorch tensors, and, where
-  they are loaded, Nx tensors and `Axon.ModelState`. A struct takes part by deriving:
+  The protocol of modules: values that contain tensors, which `ExTorch.Store` reads and replaces.
+
+  It is implemented for maps, lists and tuples nested to any depth, for ExTorch tensors, and for Nx tensors and
+  `Axon.ModelState` if these libraries are available. Structs derive it:
 
       defmodule Net do
         @derive {ExTorch.Module, only: [:encoder, :head]}
         defstruct [:encoder, :head, :config]
       end
 
-  Without `:only` every field takes part. Everything else (numbers, strings, structs that do not derive) is left as it is.
+  Without `:only`, all fields are included. All other values (numbers, strings, structs that do not derive the protocol)
+  are ignored and stay unchanged.
 
-  Names are the keys on the way to a tensor, joined by dots: `"encoder.0.weight"`.
+  The name of a tensor consists of the keys that lead to it, joined by dots: `"encoder.0.weight"`.
+
+  ## The name of this protocol
+
+  The protocol is named after `torch.nn.Module`. Elixir also has a `Module`. To keep both available, do not alias the
+  protocol as `Module`: use its full name, or `alias ExTorch.Module, as: TorchModule`.
   """
   @fallback_to_any true
 
-  @typedoc "What a tensor of a module has to be."
+  @typedoc "The shape and dtype that a tensor of a module must have."
   @type target :: %{shape: tuple(), dtype: ExTorch.DType.dtype()}
 
-  @doc "`{:parts, [{key, part}]}` of a container, `{:tensor, target}` of a tensor, `:other` of anything else."
+  @doc """
+  Returns the structure of a value.
+
+    * `{:parts, [{key, part}]}` - the value is a container
+    * `{:tensor, target}` - the value is a tensor
+    * `:other` - the value is anything else
+  """
   @spec walk(t()) :: {:parts, [{term(), term()}]} | {:tensor, target()} | :other
   def walk(module)
 
-  @doc "The container with other parts, which come in the order of `walk/1`."
+  @doc "Returns the container with its parts replaced. The parts are in the order of `walk/1`."
   @spec rebuild(t(), [term()]) :: t()
   def rebuild(module, parts)
 
-  @doc "A tensor of a module as an ExTorch tensor, sharing its memory where that is possible."
+  @doc "Converts a tensor of a module to an ExTorch tensor, without a copy if possible."
   @spec to_tensor(t()) :: ExTorch.Tensor.t()
   def to_tensor(leaf)
 
-  @doc "An ExTorch tensor as a tensor of the leaf's own kind, on its device or backend."
+  @doc "Converts an ExTorch tensor to the type of the leaf, on the device or backend of the leaf."
   @spec from_tensor(t(), ExTorch.Tensor.t()) :: t()
   def from_tensor(leaf, tensor)
 end
 
 defimpl ExTorch.Module, for: Any do
+  use ExTorch.Store.Container
+
   defmacro __deriving__(module, struct, options) do
     known = struct |> Map.from_struct() |> Map.keys()
-    fields = Keyword.get(options, :only, known)
+    fields = Keyword.fetch!(ExTorch.Options.validate!(options, only: known), :only)
 
     for field <- fields, field not in known do
       raise ArgumentError, "#{inspect(module)} has no field #{inspect(field)}"
@@ -45,35 +61,31 @@ defimpl ExTorch.Module, for: Any do
 
     quote do
       defimpl ExTorch.Module, for: unquote(module) do
+        use ExTorch.Store.Container
+
         def walk(struct),
           do: {:parts, Enum.map(unquote(fields), &{&1, Map.fetch!(struct, &1)})}
 
         def rebuild(struct, parts), do: struct!(struct, Enum.zip(unquote(fields), parts))
-        def to_tensor(struct), do: ExTorch.Module.Any.to_tensor(struct)
-        def from_tensor(struct, _tensor), do: ExTorch.Module.Any.to_tensor(struct)
       end
     end
   end
 
   def walk(_other), do: :other
   def rebuild(other, _parts), do: other
-
-  def to_tensor(other) do
-    raise ExTorch.Error.new(:bad_argument, "this is no tensor: #{inspect(other, limit: 3)}")
-  end
-
-  def from_tensor(other, _tensor), do: to_tensor(other)
 end
 
 defimpl ExTorch.Module, for: Map do
+  use ExTorch.Store.Container
+
   def walk(map), do: {:parts, Map.to_list(map)}
   def rebuild(map, parts), do: map |> Map.keys() |> Enum.zip(parts) |> Map.new()
-  defdelegate to_tensor(map), to: ExTorch.Module.Any
-  defdelegate from_tensor(map, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: List do
-  # a keyword list has names, any other list positions
+  use ExTorch.Store.Container
+
+  # The parts of a keyword list are named by its keys, those of other lists by their position.
   def walk(list) do
     if list != [] and Keyword.keyword?(list),
       do: {:parts, list},
@@ -85,29 +97,25 @@ defimpl ExTorch.Module, for: List do
       do: list |> Keyword.keys() |> Enum.zip(parts),
       else: parts
   end
-
-  defdelegate to_tensor(list), to: ExTorch.Module.Any
-  defdelegate from_tensor(list, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: Tuple do
+  use ExTorch.Store.Container
+
   def walk(tuple), do: tuple |> Tuple.to_list() |> indexed()
   def rebuild(_tuple, parts), do: List.to_tuple(parts)
-  defdelegate to_tensor(tuple), to: ExTorch.Module.Any
-  defdelegate from_tensor(tuple, tensor), to: ExTorch.Module.Any
 
   defp indexed(list),
     do: {:parts, list |> Enum.with_index() |> Enum.map(fn {part, i} -> {i, part} end)}
 end
 
 defimpl ExTorch.Module, for: ExTorch.Python.Dict do
+  use ExTorch.Store.Container
+
   def walk(dict), do: {:parts, dict.pairs}
 
   def rebuild(dict, parts),
     do: %{dict | pairs: dict.pairs |> Enum.map(&elem(&1, 0)) |> Enum.zip(parts)}
-
-  defdelegate to_tensor(dict), to: ExTorch.Module.Any
-  defdelegate from_tensor(dict, tensor), to: ExTorch.Module.Any
 end
 
 defimpl ExTorch.Module, for: ExTorch.Tensor do
@@ -135,12 +143,11 @@ end
 
 if Code.ensure_loaded?(Axon.ModelState) do
   defimpl ExTorch.Module, for: Axon.ModelState do
+    use ExTorch.Store.Container
+
     def walk(state), do: {:parts, Map.to_list(state.data)}
 
     def rebuild(state, parts),
       do: %{state | data: state.data |> Map.keys() |> Enum.zip(parts) |> Map.new()}
-
-    defdelegate to_tensor(state), to: ExTorch.Module.Any
-    defdelegate from_tensor(state, tensor), to: ExTorch.Module.Any
   end
 end

@@ -1,11 +1,15 @@
 defmodule ExTorch.Native do
   @moduledoc false
-  # The stubs of the NIFs: names, arities and specs, nothing else. c_src/nif/table.h has the same list.
+  # The stubs of the NIFs: names, arities and specs. c_src/nif/table.h has the same list.
   #
-  # A NIF that makes something answers {:ok, value, bytes}: the native bytes it took (ExTorch.Memory). {:collect, error}
-  # means that the budget is used up and a garbage collection may help. A wrong term raises ArgumentError.
+  # A NIF that may allocate memory returns {:ok, value, bytes}, where bytes is the number of native bytes it allocated
+  # (ExTorch.Memory). {:collect, error} means that the budget is exceeded and a garbage collection may help. A term of
+  # the wrong type raises ArgumentError.
 
   require Logger
+
+  # load/0 also runs when this module has been compiled, and calls these.
+  Enum.each([ExTorch.Config, ExTorch.Meminfo], &Code.ensure_compiled!/1)
 
   @on_load :load
 
@@ -22,25 +26,25 @@ defmodule ExTorch.Native do
     with :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
          {:ok, libraries, 0} <- native_load(Path.join(dir, "extorch_torch.so"), threads) do
       memory_set_budget(ExTorch.Config.budget())
-      warn_of_others(libraries)
+      warn_about_several(libraries)
     else
       {:error, %{message: message}} -> {:error, {:extorch, message}}
       {:error, reason} -> {:error, reason}
     end
   end
 
-  # Not yet an application (a plain `elixir -pa`): priv lies beside ebin.
+  # If extorch is not in the code path as an application (`elixir -pa`), priv is in the parent directory of ebin.
   defp priv_dir({:error, :bad_name}),
     do: Path.join(Path.dirname(Path.dirname(:code.which(__MODULE__))), "priv")
 
   defp priv_dir(dir), do: List.to_string(dir)
 
-  defp warn_of_others([_one]), do: :ok
+  defp warn_about_several([_one]), do: :ok
 
-  defp warn_of_others(libraries) do
+  defp warn_about_several(libraries) do
     Logger.warning(
-      "ExTorch: there are several LibTorchs in this VM (#{Enum.join(libraries, ", ")}). " <>
-        "Build all NIF libraries with the same one to share memory between them."
+      "ExTorch: several versions of LibTorch are loaded (#{Enum.join(libraries, ", ")}). " <>
+        "Build all NIF libraries with the same LibTorch to share memory between them."
     )
 
     :ok
@@ -124,9 +128,8 @@ defmodule ExTorch.Native do
   def lease_release(_address), do: :erlang.nif_error(:not_loaded)
 
   @type checkpoint :: reference()
-  @type checkpoint_options ::
-          {boolean(), boolean(), boolean(), integer(), integer(), integer(), integer()}
-  @type target :: non_neg_integer() | String.t()
+  @type checkpoint_options :: ExTorch.Checkpoint.Options.native()
+  @type target :: ExTorch.Checkpoint.SourceReader.target()
 
   @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())
   def checkpoint_open(_path, _options), do: :erlang.nif_error(:not_loaded)
@@ -175,7 +178,7 @@ defmodule ExTorch.Native do
 
   @spec batch_load_step(reference(), non_neg_integer()) ::
           result({:more, non_neg_integer()} | {:done, list()})
-  def batch_load_step(_loading, _bytes), do: :erlang.nif_error(:not_loaded)
+  def batch_load_step(_batch, _bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec checkpoint_read_record(
           checkpoint(),
@@ -196,7 +199,7 @@ defmodule ExTorch.Native do
     do: :erlang.nif_error(:not_loaded)
 
   @spec source_reader_decode(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
-          result(ExTorch.Tensor.t() | binary())
+          result(ExTorch.Tensor.t() | struct() | binary() | nil)
   def source_reader_decode(_checkpoint, _target, _verify, _offset, _bytes),
     do: :erlang.nif_error(:not_loaded)
 
@@ -209,14 +212,14 @@ defmodule ExTorch.Native do
   def loader_new(_options, _spool_bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_claim(stream(), non_neg_integer()) :: result(:ok)
-  def loader_claim(_stream, _number), do: :erlang.nif_error(:not_loaded)
+  def loader_claim(_loader, _number), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_release(stream(), boolean()) :: non_neg_integer()
-  def loader_release(_stream, _over), do: :erlang.nif_error(:not_loaded)
+  def loader_release(_loader, _over), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_select(stream(), [non_neg_integer()] | :all) ::
           result({non_neg_integer(), non_neg_integer()})
-  def loader_select(_stream, _indices), do: :erlang.nif_error(:not_loaded)
+  def loader_select(_loader, _indices), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_feed(stream(), binary()) ::
           result(
@@ -224,10 +227,10 @@ defmodule ExTorch.Native do
             | {:again | :more, non_neg_integer(), non_neg_integer(), ready()}
             | {:done, non_neg_integer(), ready()}
           )
-  def loader_feed(_stream, _binary), do: :erlang.nif_error(:not_loaded)
+  def loader_feed(_loader, _binary), do: :erlang.nif_error(:not_loaded)
 
   @spec loader_ended(stream()) :: {:error, ExTorch.Error.t()}
-  def loader_ended(_stream), do: :erlang.nif_error(:not_loaded)
+  def loader_ended(_loader), do: :erlang.nif_error(:not_loaded)
 
   # ---- JSON ----
 
@@ -241,25 +244,25 @@ defmodule ExTorch.Native do
   def saver_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_open(reference(), binary(), boolean()) :: result(:ok)
-  def saver_open(_saving, _path, _fsync), do: :erlang.nif_error(:not_loaded)
+  def saver_open(_saver, _path, _fsync), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
-  def saver_step(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  def saver_step(_saver, _bytes), do: :erlang.nif_error(:not_loaded)
 
   @spec saver_next(reference(), pos_integer()) ::
           result({:more | :done, non_neg_integer(), iodata()})
-  def saver_next(_saving, _bytes), do: :erlang.nif_error(:not_loaded)
+  def saver_next(_saver, _bytes), do: :erlang.nif_error(:not_loaded)
 
-  # ---- Files that appear whole ----
+  # ---- Atomic files ----
 
   @spec atomic_file_open(binary()) :: result(reference())
   def atomic_file_open(_path), do: :erlang.nif_error(:not_loaded)
 
   @spec atomic_file_write(reference(), binary()) :: result(:ok)
-  def atomic_file_write(_outfile, _data), do: :erlang.nif_error(:not_loaded)
+  def atomic_file_write(_file, _data), do: :erlang.nif_error(:not_loaded)
 
   @spec atomic_file_close(reference(), boolean()) :: result(:ok)
-  def atomic_file_close(_outfile, _commit), do: :erlang.nif_error(:not_loaded)
+  def atomic_file_close(_file, _commit), do: :erlang.nif_error(:not_loaded)
 
   # ---- LibTorch's own archives ----
 

@@ -1,59 +1,66 @@
 if Code.ensure_loaded?(Nx) do
   defmodule ExTorch.Nx do
     @moduledoc """
-    Tensors to and from Nx, sharing memory where the backend allows it. Compiled where Nx is a dependency.
+    Converts tensors to and from Nx, without a copy if the backend supports it. Only compiled if Nx is available.
 
         ExTorch.tensor([[1.0, 2.0]]) |> ExTorch.Nx.to_nx() |> Nx.add(1) |> ExTorch.Nx.from_nx()
 
     | backend | `to_nx/2` | `from_nx/1` |
     |---|---|---|
     | `Nx.BinaryBackend` | no copy: the binary is `ExTorch.Tensor.to_binary/1` | no copy, frozen |
-    | `Torchx.Backend`, or any with `Nx.from_pointer/5`, on the same device | no copy, under a lease | no copy, the Nx tensor is pinned |
-    | `EXLA.Backend` and others | through the same binary: what the backend makes of it | through its pointer or a binary |
+    | `Torchx.Backend`, or any with `Nx.from_pointer/5`, on the same device | no copy, with a lease | no copy, pins the Nx tensor |
+    | `EXLA.Backend` and others | `Nx.from_binary/3` with that binary | with the backend's pointer, or with `Nx.to_binary/1` |
 
-    A tensor that is not contiguous is copied once. Both functions take nested containers: maps, lists, tuples and
+    A tensor that is not contiguous is copied once. Both functions accept nested containers: maps, lists, tuples and
     structs that implement `Nx.Container`.
 
     ## Leases
 
-    A backend that is given a pointer cannot keep the memory behind it alive. So ExTorch keeps it, until you say that the
-    Nx tensor is no longer used:
+    A backend that is given a pointer cannot keep the memory alive. Therefore ExTorch keeps the memory until you release
+    the Nx tensor:
 
         x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend)
         …
         ExTorch.Nx.release(x)
 
-    What is never released is kept for the life of the node, which is safe. `lease: false` copies instead.
+    Memory that is never released is kept until the node stops. Use `lease: false` to copy instead.
     """
 
-    alias ExTorch.{DType, Error, Tensor}
+    alias ExTorch.{DType, Error, Options, Tensor}
     alias ExTorch.Nx.Lease
 
     @type container :: term()
 
     @doc """
-    An Nx tensor over a tensor's memory, or a container of them.
+    Converts a tensor, or a container of tensors, to Nx.
 
-    Options: `:backend` (`Nx.default_backend/0` when left out), `:names` of the axes (for one tensor), `:lease` (`true`;
-    `false` copies where a lease would be needed). Booleans become `{:u, 8}`. A dtype that Nx does not have is
-    `:unsupported`.
+    Tensors of dtype `:bool` become `{:u, 8}`. A dtype that Nx does not support raises `:unsupported`.
+
+    ## Options
+
+      * `:backend` - a backend, or `{backend, options}`. Defaults to `Nx.default_backend/0`.
+      * `:names` - the names of the axes
+      * `:lease` - if `false`, copies where a lease would be needed. Defaults to `true`.
     """
     @spec to_nx(Tensor.t() | container(), keyword()) :: Nx.Tensor.t() | container()
     def to_nx(tensor_or_container, opts \\ []) do
-      opts = ExTorch.Options.validate!(opts, [:backend, :names, lease: true])
+      opts = Options.validate!(opts, [:backend, :names, lease: true])
+      Options.booleans!(opts, [:lease])
       traverse(tensor_or_container, Tensor, &convert(&1, opts))
     end
 
     @doc """
-    A tensor over the memory of an Nx tensor, or a container of them. Vectorized axes become leading dimensions.
+    Converts an Nx tensor, or a container of them, to ExTorch tensors. Vectorized axes become leading dimensions.
     """
     @spec from_nx(Nx.Tensor.t() | container()) :: Tensor.t() | container()
     def from_nx(nx_or_container) do
-      traverse(nx_or_container, Nx.Tensor, fn nx -> nx |> Nx.devectorize() |> take() end)
+      traverse(nx_or_container, Nx.Tensor, fn nx -> nx |> Nx.devectorize() |> to_tensor() end)
     end
 
     @doc """
-    Ends the lease of an Nx tensor made by `to_nx/2`: it must not be used afterwards. `false` when it has none.
+    Ends the lease of an Nx tensor that `to_nx/2` returned. The Nx tensor must not be used afterwards.
+
+    Returns true if there was a lease.
     """
     @spec release(Nx.Tensor.t()) :: boolean()
     def release(%Nx.Tensor{} = nx) do
@@ -73,7 +80,7 @@ if Code.ensure_loaded?(Nx) do
 
       if opts[:lease] and pointers?(backend) and same_device?(tensor.device, device) and
            Tensor.numel(tensor) > 0 do
-        lend(Tensor.contiguous(tensor), {backend, backend_opts}, type, names)
+        from_pointer(Tensor.contiguous(tensor), {backend, backend_opts}, type, names)
       else
         tensor
         |> Tensor.to_binary()
@@ -86,7 +93,7 @@ if Code.ensure_loaded?(Nx) do
     defp backend({module, opts}), do: {module, opts}
     defp backend(module), do: {module, []}
 
-    defp lend(tensor, backend, type, names) do
+    defp from_pointer(tensor, backend, type, names) do
       address = Lease.keep(tensor)
 
       pointer = %{
@@ -107,22 +114,25 @@ if Code.ensure_loaded?(Nx) do
     end
 
     defp type!(dtype) do
-      type = DType.to_nx(dtype) || raise Error.new(:unsupported, "Nx has no type for #{dtype}")
+      type =
+        DType.to_nx(dtype) ||
+          raise Error.new(:unsupported, "Nx does not support the dtype #{dtype}")
+
       Nx.Type.normalize!(type)
     rescue
       ArgumentError ->
-        reraise Error.new(:unsupported, "this version of Nx has no type for #{dtype}"),
+        reraise Error.new(:unsupported, "this version of Nx does not support the dtype #{dtype}"),
                 __STACKTRACE__
     end
 
     # ---- From Nx ----
 
-    defp take(%Nx.Tensor{data: %Nx.BinaryBackend{}} = nx), do: copy(nx)
+    defp to_tensor(%Nx.Tensor{data: %Nx.BinaryBackend{}} = nx), do: from_binary(nx)
 
-    defp take(nx) do
+    defp to_tensor(nx) do
       with {:ok, address, size} <- pointer(nx),
            dtype = dtype!(nx.type),
-           # a backend may store a type in a wider one
+           # Some backends store a type as a wider one.
            true <- size == Nx.size(nx) * DType.size(dtype) do
         %{tensor: tensor} =
           Tensor.Blob.from_blob(
@@ -132,11 +142,11 @@ if Code.ensure_loaded?(Nx) do
 
         tensor
       else
-        _ -> copy(nx)
+        _ -> from_binary(nx)
       end
     end
 
-    defp copy(nx), do: Tensor.from_binary(Nx.to_binary(nx), nx.shape, dtype!(nx.type))
+    defp from_binary(nx), do: Tensor.from_binary(Nx.to_binary(nx), nx.shape, dtype!(nx.type))
 
     defp dtype!(type) do
       case DType.normalize(type) do
@@ -144,7 +154,7 @@ if Code.ensure_loaded?(Nx) do
           dtype
 
         {:error, _} ->
-          raise Error.new(:unsupported, "ExTorch has no dtype for Nx's #{inspect(type)}")
+          raise Error.new(:unsupported, "no dtype corresponds to the Nx type #{inspect(type)}")
       end
     end
 
@@ -152,7 +162,7 @@ if Code.ensure_loaded?(Nx) do
     defp device(%{data: %{ref: {:cuda, _}}}), do: :cuda
     defp device(_), do: :cpu
 
-    # ---- Pointers: in newer versions of Nx, and of some backends ----
+    # ---- Pointers, which only newer versions of Nx and some backends support ----
 
     defp pointers?(Nx.BinaryBackend), do: false
     defp pointers?(EXLA.Backend), do: false
@@ -180,7 +190,7 @@ if Code.ensure_loaded?(Nx) do
         :error
       end
     rescue
-      # the backend has no pointer for this device or kind of tensor
+      # The backend does not support pointers for this device or kind of tensor.
       ArgumentError -> :error
     end
 

@@ -1,43 +1,68 @@
 defmodule ExTorch.Options do
   @moduledoc false
-  # What functions that take options check the same way, in the same words.
+  # Checks of options that several functions share. All of them raise ExTorch.Error with the reason :bad_argument.
 
   alias ExTorch.Error
 
-  @most 2 ** 40
+  @max_value 2 ** 40
 
-  # Keyword.validate/2, and an error that lists what there is.
+  # Same as Keyword.validate!/2 but raises an ExTorch.Error that lists the known options.
+  @spec validate!(keyword(), [atom() | {atom(), term()}], String.t()) :: keyword()
   def validate!(opts, known, word \\ "option") do
+    unless Keyword.keyword?(opts) do
+      raise Error.new(
+              :bad_argument,
+              "expected #{word}s to be a keyword list, got #{inspect(opts, limit: 5)}"
+            )
+    end
+
     case Keyword.validate(opts, known) do
       {:ok, opts} ->
         opts
 
       {:error, unknown} ->
-        names = known |> Enum.map(&name/1) |> Enum.sort() |> Enum.join(", ")
-
         raise Error.new(
                 :bad_argument,
-                "unknown #{word} #{Enum.map_join(unknown, ", ", &inspect/1)}; there are #{names}"
+                "unknown #{word} #{names(unknown)}; known #{word}s are #{names(known)}"
               )
     end
   end
 
-  defp name({key, _default}), do: key
-  defp name(key), do: key
-
-  def chunk!(bytes) when bytes in 1..@most, do: bytes
-
-  def chunk!(other),
-    do: raise(Error.new(:bad_argument, "chunk is a number of bytes, not #{inspect(other)}"))
-
-  def timeout!(:infinity), do: :infinity
-  def timeout!(ms) when ms in 0..@most, do: ms
-
-  def timeout!(other) do
-    raise Error.new(:bad_argument, "timeout is milliseconds or :infinity, not #{inspect(other)}")
+  defp names(options) do
+    options
+    |> Enum.map(fn
+      {key, _default} -> inspect(key)
+      key -> inspect(key)
+    end)
+    |> Enum.sort()
+    |> Enum.join(", ")
   end
 
-  # Could a file have this name? What a file holds has zeros in it, or is longer.
+  @spec invalid!(atom(), String.t(), term()) :: no_return()
+  def invalid!(key, expected, value) do
+    raise Error.new(
+            :bad_argument,
+            "expected #{inspect(key)} to be #{expected}, got #{inspect(value, limit: 5)}"
+          )
+  end
+
+  @spec booleans!(keyword() | map(), [atom()]) :: :ok
+  def booleans!(opts, keys) do
+    for key <- keys, not is_boolean(opts[key]), do: invalid!(key, "a boolean", opts[key])
+    :ok
+  end
+
+  @spec chunk!(term()) :: pos_integer()
+  def chunk!(bytes) when bytes in 1..@max_value, do: bytes
+  def chunk!(other), do: invalid!(:chunk, "a positive number of bytes", other)
+
+  @spec timeout!(term()) :: timeout()
+  def timeout!(:infinity), do: :infinity
+  def timeout!(ms) when ms in 0..@max_value, do: ms
+  def timeout!(other), do: invalid!(:timeout, "milliseconds or :infinity", other)
+
+  # Returns true if the binary can be a path. File contents passed by mistake contain zero bytes or are longer.
+  @spec path?(binary()) :: boolean()
   def path?(path),
     do: path != "" and byte_size(path) < 4096 and not String.contains?(path, <<0>>)
 end

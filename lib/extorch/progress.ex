@@ -1,29 +1,32 @@
 defmodule ExTorch.Progress do
   @moduledoc false
-  # `on_progress`: called about ten times a second, and once at the end.
+  # Calls the `on_progress` function about ten times a second and once at the end.
 
-  alias ExTorch.Error
+  alias ExTorch.Options
 
-  @milliseconds 100
+  @interval_ms 100
+
+  @type fun ::
+          (done :: non_neg_integer(), total :: non_neg_integer() -> any())
+          | (%{done: non_neg_integer(), total: non_neg_integer()} -> any())
+  @type t :: %__MODULE__{fun: fun() | nil, total: non_neg_integer(), last: integer()}
 
   defstruct [:fun, :total, :last]
 
+  @spec check!(term()) :: :ok
   def check!(nil), do: :ok
   def check!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
 
-  def check!(other) do
-    raise Error.new(
-            :bad_argument,
-            "on_progress is a function of done and total, not #{inspect(other)}"
-          )
-  end
+  def check!(other), do: Options.invalid!(:on_progress, "a function of done and total", other)
 
+  @spec new(fun() | nil, non_neg_integer()) :: t()
   def new(fun, total), do: %__MODULE__{fun: fun, total: total, last: now()}
 
+  @spec report(t(), non_neg_integer()) :: t()
   def report(%{fun: nil} = progress, _done), do: progress
 
-  def report(progress, done) do
-    if now() - progress.last >= @milliseconds do
+  def report(%__MODULE__{} = progress, done) do
+    if now() - progress.last >= @interval_ms do
       call(progress, done)
       %{progress | last: now()}
     else
@@ -31,6 +34,7 @@ defmodule ExTorch.Progress do
     end
   end
 
+  @spec finish(t()) :: :ok
   def finish(%{fun: nil}), do: :ok
 
   def finish(progress) do

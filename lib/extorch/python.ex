@@ -1,29 +1,33 @@
 defmodule ExTorch.Python do
   @moduledoc """
-  Python values that Elixir has no twin for, as small inert structs. Nothing in them is resolved or run; they say what
-  the file says, and saving writes the same again.
+  Structs for Python values that have no Elixir equivalent.
+
+  The structs only describe the values: nothing in them is imported or called. Saving them writes the same Python values
+  again. This is how Python values are represented:
 
   | Python | Elixir |
   |---|---|
   | `dict`, `OrderedDict`, `defaultdict`, `Counter` | a map; `%Dict{}` with `ordered: true` |
   | `list`, `tuple`, `torch.Size` | list, tuple, tuple |
-  | `str` | a string; `%RawText{}` when it holds lone surrogates |
+  | `str` | a string; `%RawText{}` if it contains lone surrogates |
   | `int`, `float`, `bool`, `None` | integer, float or `:infinity`, `:neg_infinity`, `:nan`, boolean, `nil` |
   | `set`, `frozenset` | `MapSet` |
   | `bytes`, `bytearray`, `complex` | `%Bytes{}`, `%ByteArray{}`, `%Complex{}` |
   | `torch.dtype`, `torch.device` | `%DType{}`, `%Device{}` |
-  | a tensor of a dtype that the linked LibTorch lacks | `%RawTensor{}` |
-  | a tensor of a class of its own, or with attributes | `%TensorSubclass{}` |
-  | a numpy array | a tensor; `%Object{}` where torch has no such dtype |
+  | a tensor with a dtype that the linked LibTorch does not support | `%RawTensor{}` |
+  | a tensor of a subclass, or with attributes | `%TensorSubclass{}` |
+  | a numpy array | a tensor; `%Object{}` if torch does not have the dtype |
   | a numpy scalar | `%NumpyScalar{}` |
-  | a bare storage | `%Storage{}` |
-  | a class, function or module member | `%Global{}` |
+  | a storage outside a tensor | `%Storage{}` |
+  | a class, function or other global | `%Global{}` |
   | an object of any other class | `%Object{}` |
   """
 
   @doc """
-  The tensors that a nested tensor holds. A file's nested tensor is an `%Object{}` of `torch._utils._rebuild_nested_tensor`:
-  one buffer, and the sizes, strides and offset of each part. The parts share the buffer's memory.
+  Returns the tensors of a nested tensor.
+
+  A nested tensor in a checkpoint is an `%Object{}` of `torch._utils._rebuild_nested_tensor`: a buffer, and the sizes,
+  strides and offset of each tensor. The returned tensors share the memory of the buffer.
   """
   @spec unnest(struct()) :: [ExTorch.Tensor.t()]
   def unnest(%{
@@ -40,13 +44,13 @@ defmodule ExTorch.Python do
   def unnest(other) do
     raise ExTorch.Error.new(
             :bad_argument,
-            "this is no nested tensor: #{inspect(other, limit: 3)}"
+            "expected a nested tensor, got #{inspect(other, limit: 3)}"
           )
   end
 
   defmodule Dict do
     @moduledoc """
-    A dict in its order: `pairs` is a list of `{key, value}`.
+    A dict that keeps its order: `pairs` is a list of `{key, value}`.
 
         iex> ExTorch.Python.Dict.fetch(%ExTorch.Python.Dict{pairs: [{"a", 1}]}, "a")
         {:ok, 1}
@@ -54,7 +58,7 @@ defmodule ExTorch.Python do
     @type t :: %__MODULE__{pairs: [{term(), term()}]}
     defstruct pairs: []
 
-    @doc "The value of a key."
+    @doc "Returns the value of a key."
     @spec fetch(t(), term()) :: {:ok, term()} | :error
     def fetch(%__MODULE__{pairs: pairs}, key) do
       case List.keyfind(pairs, key, 0) do
@@ -65,42 +69,45 @@ defmodule ExTorch.Python do
   end
 
   defmodule Bytes do
-    @moduledoc "Python's `bytes`."
+    @moduledoc "A Python `bytes` object."
     @type t :: %__MODULE__{data: binary()}
     @enforce_keys [:data]
     defstruct [:data]
   end
 
   defmodule ByteArray do
-    @moduledoc "Python's `bytearray`."
+    @moduledoc "A Python `bytearray` object."
     @type t :: %__MODULE__{data: binary()}
     @enforce_keys [:data]
     defstruct [:data]
   end
 
   defmodule RawText do
-    @moduledoc "A Python string with lone surrogates, which is no valid UTF-8: `data` has them encoded as if they were."
+    @moduledoc """
+    A Python string with lone surrogates. `data` is the string in UTF-8, with the surrogates encoded like other code
+    points, which makes it invalid UTF-8.
+    """
     @type t :: %__MODULE__{data: binary()}
     @enforce_keys [:data]
     defstruct [:data]
   end
 
   defmodule DType do
-    @moduledoc "A `torch.dtype` as a value in a checkpoint."
+    @moduledoc "A `torch.dtype`."
     @type t :: %__MODULE__{name: ExTorch.DType.dtype()}
     @enforce_keys [:name]
     defstruct [:name]
   end
 
   defmodule Device do
-    @moduledoc "A `torch.device` as a value in a checkpoint."
+    @moduledoc "A `torch.device`."
     @type t :: %__MODULE__{type: String.t(), index: non_neg_integer() | nil}
     @enforce_keys [:type]
     defstruct [:type, :index]
   end
 
   defmodule Global do
-    @moduledoc "Something a file names: a class, a function, a constant. Only the name is here."
+    @moduledoc "A global that a pickle refers to by name: a class, a function or a constant."
     @type t :: %__MODULE__{module: String.t(), name: String.t()}
     @enforce_keys [:module, :name]
     defstruct [:module, :name]
@@ -108,10 +115,11 @@ defmodule ExTorch.Python do
 
   defmodule Object do
     @moduledoc """
-    An object of a class that has no twin: what it would be made of, and nothing made.
+    An object of any other class: the arguments that Python would create it from.
 
-    `class` (mostly a `%Global{}`) would be called with `args`, or with `new: true` made by `class.__new__(*args)`; then
-    `state` set on it, `list` appended and `dict` filled in. What the file does not have is `nil`.
+    Python would call `class` (usually a `%Global{}`) with `args`, or `class.__new__(*args)` if `new` is `true`. Then it
+    would set `state` on the object, append the elements of `list` and insert the items of `dict`. Fields that the
+    pickle does not have are `nil`.
     """
     @type t :: %__MODULE__{
             class: term(),
@@ -126,7 +134,7 @@ defmodule ExTorch.Python do
   end
 
   defmodule Storage do
-    @moduledoc "A bare storage, outside any tensor; `ExTorch.Checkpoint.read_storage/2` has its bytes."
+    @moduledoc "A storage outside a tensor. `ExTorch.Checkpoint.read_storage/2` reads its bytes."
     @type t :: %__MODULE__{
             key: String.t(),
             dtype: ExTorch.DType.dtype(),
@@ -146,10 +154,10 @@ defmodule ExTorch.Python do
 
   defmodule TensorSubclass do
     @moduledoc """
-    A tensor of a class of its own, or one that was given attributes.
+    A tensor of a subclass of `torch.Tensor`, or a tensor with attributes.
 
-    `tensor` is what it is made of: mostly a tensor; an `%Object{}` for wrapper classes, whose tensors are in `state`.
-    `class` is a `%Global{}`, `state` the attributes, mostly a map.
+    `tensor` is the underlying tensor, or an `%Object{}` for wrapper classes, whose tensors are in `state`. `class` is a
+    `%Global{}`, and `state` contains the attributes, usually as a map.
     """
     @type t :: %__MODULE__{tensor: term(), class: Global.t(), state: term()}
     @enforce_keys [:tensor, :class]
@@ -158,8 +166,9 @@ defmodule ExTorch.Python do
 
   defmodule RawTensor do
     @moduledoc """
-    A tensor of a dtype that the linked LibTorch does not have. `data` begins at its first element; `strides` count
-    elements.
+    A tensor with a dtype that the linked LibTorch does not support.
+
+    `data` begins with the first element of the tensor. `strides` are in elements.
     """
     @type t :: %__MODULE__{
             dtype: ExTorch.DType.dtype(),

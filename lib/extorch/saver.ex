@@ -1,6 +1,7 @@
 defmodule ExTorch.Saver do
   @moduledoc false
-  # Saving: options are checked, the NIFs plan and write in steps between which progress is reported.
+  # Saves terms to files and as streams. Native code plans the file and writes it in steps; progress is reported between
+  # them.
 
   alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
 
@@ -13,10 +14,10 @@ defmodule ExTorch.Saver do
     duplicate: false,
     on_progress: nil
   ]
-  @stream_options Keyword.drop(@options, [:fsync])
+  @stream_options [chunk: 1024 * 1024] ++ Keyword.delete(@options, :fsync)
   @step_bytes 64 * 1024 * 1024
-  @chunk_bytes 1024 * 1024
 
+  @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
     options = check!(opts)
     format = options[:format] || format_of(path)
@@ -28,19 +29,22 @@ defmodule ExTorch.Saver do
          {:ok, :ok} <- open(saver, path, options[:fsync]) do
       step(saver, Progress.new(options[:on_progress], total))
     end
-    |> Error.located(path)
+    |> Error.put_path(path)
   end
 
-  # ---- As a stream of iodata ----
+  # ---- Streams of iodata ----
 
-  # Each enumeration plans anew; an error is raised while it goes on.
+  # The options of stream/2 with their defaults.
+  @spec stream_options() :: keyword()
+  def stream_options, do: @stream_options
+
+  # Each enumeration plans the file again. Errors are raised during the enumeration.
+  @spec stream(term(), keyword()) :: Enumerable.t()
   def stream(term, opts) do
-    {chunk, opts} = Keyword.pop(opts, :chunk, @chunk_bytes)
     options = check!(opts, @stream_options)
     format = options[:format] || :streaming
     metadata = metadata!(options[:metadata], format)
-
-    Options.chunk!(chunk)
+    chunk = Options.chunk!(options[:chunk])
 
     Stream.resource(
       fn ->
@@ -66,7 +70,7 @@ defmodule ExTorch.Saver do
     Memory.run(fn -> Native.saver_begin(term, format, root, flags, metadata) end)
   end
 
-  defp next(:over, _chunk), do: {:halt, :over}
+  defp next(:done, _chunk), do: {:halt, :done}
 
   defp next({saver, progress}, chunk) do
     case Memory.run!(fn -> Native.saver_next(saver, chunk) end) do
@@ -75,11 +79,11 @@ defmodule ExTorch.Saver do
 
       {:done, _done, iodata} ->
         Progress.finish(progress)
-        {[iodata], :over}
+        {[iodata], :done}
     end
   end
 
-  # ---- Into a file ----
+  # ---- Files ----
 
   defp open(saver, path, fsync),
     do: Memory.run(fn -> Native.saver_open(saver, path, fsync) end)
@@ -97,50 +101,42 @@ defmodule ExTorch.Saver do
   defp check!(opts, known \\ @options) do
     options = Options.validate!(opts, known)
 
-    for key <- [:fsync, :compact, :duplicate],
-        Keyword.has_key?(known, key) and not is_boolean(options[key]) do
-      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(options[key])}")
-    end
+    booleans = Enum.filter([:fsync, :compact, :duplicate], &Keyword.has_key?(known, &1))
+    Options.booleans!(options, booleans)
 
     unless options[:format] in [nil | @formats] do
       names = Enum.map_join(@formats, ", ", &inspect/1)
-
-      raise Error.new(
-              :bad_argument,
-              "format is one of #{names}, not #{inspect(options[:format])}"
-            )
+      Options.invalid!(:format, "one of #{names}", options[:format])
     end
 
     Progress.check!(options[:on_progress])
     options
   end
 
-  defp metadata!(metadata, format) do
-    pairs = if is_map(metadata) or is_list(metadata), do: Enum.to_list(metadata), else: [:wrong]
+  # Returns the metadata as a sorted list of strings.
+  @spec metadata!(term(), atom()) :: [{String.t(), String.t()}]
+  def metadata!(metadata, format) do
+    pairs = if is_map(metadata) or is_list(metadata), do: Enum.to_list(metadata), else: [:invalid]
 
-    texts =
+    strings =
       for pair <- pairs do
         with {key, value} when (is_binary(key) or is_atom(key)) and is_binary(value) <- pair,
              key = to_string(key),
              true <- String.valid?(key) and String.valid?(value) do
           {key, value}
         else
-          _ ->
-            raise Error.new(
-                    :bad_argument,
-                    "metadata is a map of strings, not #{inspect(metadata, limit: 5)}"
-                  )
+          _ -> Options.invalid!(:metadata, "a map of strings", metadata)
         end
       end
 
-    if texts != [] and format != :safetensors do
+    if strings != [] and format != :safetensors do
       raise Error.new(
               :bad_argument,
-              "only safetensors has metadata of its own; put it into the term"
+              "only safetensors files have metadata; add it to the term that is saved instead"
             )
     end
 
-    Enum.sort(texts)
+    Enum.sort(strings)
   end
 
   defp format_of(path) when is_binary(path) do
@@ -149,17 +145,18 @@ defmodule ExTorch.Saver do
 
   defp format_of(_path), do: :zip
 
+  @spec check_path(term()) :: {:ok, Path.t()} | {:error, Error.t()}
   def check_path(path) when is_binary(path) do
     if Options.path?(path),
       do: {:ok, path},
-      else: {:error, Error.new(:not_found, "this is no path")}
+      else: {:error, Error.new(:not_found, "expected a path, got an empty or invalid string")}
   end
 
   def check_path(other) do
-    {:error, Error.new(:bad_argument, "#{inspect(other, limit: 5)} is no sink: save to a path")}
+    {:error, Error.new(:bad_argument, "expected a path, got #{inspect(other, limit: 5)}")}
   end
 
-  # The folder inside a zip: the file's name without its last extension, as torch does it.
+  # Returns the root directory of the records: the file name without its last extension, as torch does it.
   defp root_of(path) do
     case path |> Path.basename() |> Path.rootname() do
       "" -> "archive"
@@ -169,7 +166,7 @@ defmodule ExTorch.Saver do
 
   # ---- Safetensors ----
 
-  # Names and tensors in the order that aligns them: the widest dtypes first, then by name.
+  # Sorts the tensors so that all of them are aligned: by element size, largest first, then by name.
   defp prepare(term, :safetensors) do
     with {:ok, pairs} <- pairs(term),
          sorted = List.keysort(pairs, 0),
@@ -182,44 +179,52 @@ defmodule ExTorch.Saver do
   defp prepare(term, _format), do: {:ok, term}
 
   defp pairs(%ExTorch.Python.Dict{pairs: pairs}), do: check_pairs(pairs)
-  defp pairs(%_{} = other), do: no_dict(other)
+  defp pairs(%_{} = other), do: not_a_dict(other)
   defp pairs(term) when is_map(term), do: check_pairs(Map.to_list(term))
   defp pairs(term) when is_list(term), do: check_pairs(term)
-  defp pairs(other), do: no_dict(other)
+  defp pairs(other), do: not_a_dict(other)
 
-  defp no_dict(other) do
+  defp not_a_dict(other) do
     {:error,
      Error.new(
        :bad_argument,
-       "safetensors holds a map of names and tensors, not #{inspect(other, limit: 3)}"
+       "expected a map of names and tensors to save as safetensors, got #{inspect(other, limit: 3)}"
      )}
   end
 
   defp check_pairs(pairs) do
     Enum.reduce_while(pairs, {:ok, []}, fn
-      {name, value}, {:ok, done} when is_binary(name) or is_atom(name) ->
+      {name, value}, {:ok, pairs} when is_binary(name) or is_atom(name) ->
         name = to_string(name)
 
         case tensor_of(value) do
-          _ when name == "__metadata__" or not is_binary(name) ->
-            {:halt, {:error, Error.new(:bad_argument, "__metadata__ is no name for a tensor")}}
+          _ when name == "__metadata__" ->
+            {:halt,
+             {:error,
+              Error.new(
+                :bad_argument,
+                "__metadata__ cannot be the name of a tensor in a safetensors file"
+              )}}
 
           {:ok, tensor} ->
             if String.valid?(name),
-              do: {:cont, {:ok, [{name, tensor} | done]}},
-              else: {:halt, {:error, Error.new(:bad_argument, "a name is no UTF-8 text")}}
+              do: {:cont, {:ok, [{name, tensor} | pairs]}},
+              else:
+                {:halt,
+                 {:error,
+                  Error.new(:bad_argument, "the name #{inspect(name)} is not valid UTF-8")}}
 
           :error ->
             {:halt,
              {:error,
               Error.new(
                 :bad_argument,
-                "term[#{inspect(name)}] is no tensor, and safetensors holds nothing else: #{inspect(value, limit: 3)}"
+                "expected term[#{inspect(name)}] to be a tensor to save as safetensors, got #{inspect(value, limit: 3)}"
               )}}
         end
 
-      other, _done ->
-        {:halt, no_dict(other)}
+      other, _pairs ->
+        {:halt, not_a_dict(other)}
     end)
   end
 
@@ -228,7 +233,7 @@ defmodule ExTorch.Saver do
   defp tensor_of(_), do: :error
 
   defp unique([{name, _}, {name, _} | _]),
-    do: {:error, Error.new(:bad_argument, "two tensors have the name #{inspect(name)}")}
+    do: {:error, Error.new(:bad_argument, "several tensors have the name #{inspect(name)}")}
 
   defp unique([_ | rest]), do: unique(rest)
   defp unique([]), do: :ok

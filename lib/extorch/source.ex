@@ -1,6 +1,8 @@
 defmodule ExTorch.Source do
   @moduledoc """
-  Where a checkpoint's bytes come from, when it is neither a path nor a binary: any struct whose module implements this.
+  A behaviour for reading checkpoints from something other than a path or a binary.
+
+  Functions that read checkpoints accept any struct whose module implements this behaviour.
 
       defmodule MySource do
         @behaviour ExTorch.Source
@@ -23,19 +25,20 @@ defmodule ExTorch.Source do
 
       ExTorch.load(%MySource{file: "model.pt"})
 
-  The callbacks run in the process that asks for something; opening reads the end of the file, its directory and its
-  pickle, and a tensor just its own bytes, which it then shares with the binary that `c:read_at/3` returned.
+  The callbacks run in the process that calls ExTorch. Opening a checkpoint reads the end of the file, the zip directory
+  and the pickle. Reading a tensor reads only its own bytes. The tensor shares the memory of the binary that
+  `c:read_at/3` returned.
   """
 
   @type t :: struct()
 
-  @doc "How many bytes there are."
+  @doc "Returns the size in bytes."
   @callback size(t()) :: {:ok, non_neg_integer()} | {:error, term()}
 
-  @doc "Exactly `length` bytes from `offset`."
+  @doc "Reads exactly `length` bytes at `offset`."
   @callback read_at(t(), offset :: non_neg_integer(), length :: pos_integer()) ::
               {:ok, binary()} | {:error, term()}
 
-  @doc "Called once, when the checkpoint is closed or could not be opened."
+  @doc "Closes the source. Called once, when the checkpoint is closed or could not be opened."
   @callback close(t()) :: :ok | {:error, term()}
 end

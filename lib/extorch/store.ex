@@ -1,63 +1,74 @@
 defmodule ExTorch.Store do
   @moduledoc """
-  Files and modules: a store applies the tensors of a checkpoint to a module, and collects a module's tensors into one,
-  with filters, renaming and a full account of what went where.
+  Stores apply the tensors of a checkpoint to a module and save the tensors of a module to a checkpoint, with filters,
+  renaming and a report about every tensor.
 
       store = ExTorch.Store.PyTorch.new("pytorch_model.bin", remap: [{~r/^bert\\./, ""}])
       {:ok, result} = ExTorch.Store.apply_to(store, module)
       result.module
 
-  A module is anything that `ExTorch.Module` can walk: maps, lists and tuples of tensors nested to any depth, structs that
-  derive it, Nx tensors, `Axon.ModelState`. Nothing is changed in place; shape, dtype and backend of the result are those
-  of the module. Shapes and dtypes are compared before a byte is read; tensors that no name of the module stands for are
-  never read; on an error the module is as it was.
+  A module is any value that implements the protocol `ExTorch.Module`: maps, lists and tuples of tensors nested to any
+  depth, structs that derive it, Nx tensors, `Axon.ModelState`. Modules are not changed in place: `apply_to/2` returns a
+  new one, whose tensors have the shapes, dtypes and backends of the original. Shapes and dtypes are compared before
+  tensors are read. Tensors that the module does not have are never read.
 
-  `ExTorch.Store.PyTorch` reads every format of `ExTorch.Checkpoint` and writes zip; `ExTorch.Store.Safetensors` writes
-  safetensors; `ExTorch.Store.Sharded` a Hugging Face index with its shards.
+  There are three stores:
+
+    * `ExTorch.Store.PyTorch` reads all formats of `ExTorch.Checkpoint` and writes zip files
+    * `ExTorch.Store.Safetensors` reads the same formats and writes safetensors
+    * `ExTorch.Store.Sharded` reads and writes a Hugging Face index with its shards
 
   ## Options
 
-    * `:top_level_key` - where in the file the tensors are: `"state_dict"`, `"model.ema"`. `:auto` finds it when only one
-      place fits the module.
-    * `:only`, `:except` - names, regular expressions, functions of the name (or of name and entry), or lists of such: what
-      is applied or collected, and what is not. They see the names the module knows.
-    * `:renumber` - `false`. `true` counts numbered parts anew: `fc.0, fc.2, fc.4` become `fc.0, fc.1, fc.2`.
-    * `:remap` - pairs of a regular expression and a replacement, tried in order, each on what the one before left; or a
-      function of the name. From file names to module names when applying, the other way when collecting. Two names that
-      become one are an error.
-    * `:adapters` - modules of `ExTorch.Store.Adapter`, or functions of entry, tensor and target, applied in order.
-    * `:allow_partial` - `false`: what the module has and the file lacks is an error. `true`: it is in `missing`.
-    * `:validate` - `true`. `false` accepts shapes that broadcast to the module's, and converts dtypes.
-    * `:overwrite` - `false`: collecting into a file that exists is an error.
-    * `:metadata` - a map of strings, for safetensors. `:on_progress` - as in `ExTorch.load/2`.
-    * `:fsync`, `:compact`, `:duplicate` - as in `ExTorch.save/3`. `:strict`, `:verify`, `:limits` - as in `ExTorch.load/2`.
+    * `:top_level_key` - the key of the tensors in the file: `"state_dict"`, `"model.ema"`. `:auto` determines the key
+      that fits the module. Defaults to `nil`, the root.
+    * `:only`, `:except` - which tensors to apply or save, and which not: a name, a regular expression, a function of
+      the name, a function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these. The names are those of
+      the module.
+    * `:renumber` - if `true`, renumbers parts without gaps: `fc.0, fc.2, fc.4` become `fc.0, fc.1, fc.2`. Defaults to
+      `false`.
+    * `:remap` - a list of `{regex, replacement}`, applied one after another, or a function of the name. Maps names of
+      the file to names of the module in `apply_to/2`, and the reverse in `collect_from/2`. It is an error if two names
+      become the same.
+    * `:adapters` - a list of `ExTorch.Store.Adapter` modules, or functions of entry, tensor and target, applied in
+      order
+    * `:allow_partial` - if `false`, tensors of the module that are missing in the file are an error. If `true`, they
+      are listed in `missing` and stay unchanged. Defaults to `false`.
+    * `:validate` - if `false`, accepts shapes that can be broadcast to those of the module, and converts dtypes.
+      Defaults to `true`.
+    * `:overwrite` - if `false`, `collect_from/2` returns an error if the file exists. Defaults to `false`.
+    * `:metadata`, `:fsync`, `:compact`, `:duplicate` - as in `ExTorch.save/3`
+    * `:strict`, `:verify`, `:limits`, `:on_progress` - as in `ExTorch.load/2`
   """
 
   alias ExTorch.{Checkpoint, Error, Tensor}
-  alias ExTorch.Store.ApplyResult
+  alias ExTorch.Store.{ApplyResult, Engine}
 
   @type t :: struct()
 
-  @doc "Saves a module's tensors."
+  @doc "Saves the tensors of a module."
   @callback collect_from(t(), module :: term()) :: :ok | {:error, Error.t()}
 
-  @doc "Fills a module with the file's tensors."
+  @doc "Applies the tensors of the file to a module."
   @callback apply_to(t(), module :: term()) :: {:ok, ApplyResult.t()} | {:error, Error.t()}
 
-  @doc "The names of the file's tensors, as a module would know them."
+  @doc "Returns the names of the tensors, as a module names them."
   @callback keys(t()) :: {:ok, [String.t()]} | {:error, Error.t()}
 
-  @doc "One tensor, described, by the name a module would know it by."
+  @doc "Returns the entry of one tensor, without reading the tensor."
   @callback entry(t(), String.t()) :: {:ok, Checkpoint.Entry.t()} | {:error, Error.t()}
 
-  @doc "One tensor, read."
+  @doc "Reads one tensor."
   @callback tensor(t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
 
   @doc """
-  Opens the store's file for the function and closes it afterwards. The file is a map: `keys`, the names of its tensors in
-  their order, and `entry` and `tensor`, functions of such a name.
+  Opens the file of the store, calls the function and closes the file.
 
-  With it `use ExTorch.Store` gives a store of your own all that reads; `:path` and `:options` are fields of its struct.
+  The function receives a map: `keys` contains the names of the tensors in file order, `entry` and `tensor` are
+  functions of such a name.
+
+  A module that implements this callback can `use ExTorch.Store`, which defines the callbacks that read. Its struct must
+  have the fields `:path` and `:options`.
   """
   @callback with_file(t(), (map() -> result)) :: result | {:error, Error.t()} when result: term()
   @optional_callbacks with_file: 2
@@ -68,73 +79,63 @@ defmodule ExTorch.Store do
       @behaviour ExTorch.Store
 
       @impl true
-      def apply_to(store, module) do
-        with_file(store, &ExTorch.Store.Engine.apply_to(&1, store.path, store.options, module))
-      end
+      def apply_to(store, module),
+        do: with_file(store, &Engine.apply_to(&1, store.path, store.options, module))
 
       @impl true
-      def keys(store), do: with_file(store, &ExTorch.Store.Engine.keys(&1, store.options))
+      def keys(store), do: with_file(store, &Engine.keys(&1, store.options))
 
       @impl true
-      def entry(store, name) do
-        with_file(store, fn file ->
-          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
-               do: file.entry.(from)
-        end)
-      end
+      def entry(store, name), do: with_file(store, &Engine.entry(&1, store.options, name))
 
       @impl true
-      def tensor(store, name) do
-        with_file(store, fn file ->
-          with {:ok, from} <- ExTorch.Store.Engine.find(file, store.options, name),
-               do: file.tensor.(from)
-        end)
-      end
+      def tensor(store, name), do: with_file(store, &Engine.tensor(&1, store.options, name))
     end
   end
 
   @doc "Saves the tensors of a module to the store's file."
   @spec collect_from(t(), term()) :: :ok | {:error, Error.t()}
-  def collect_from(%store{} = self, module), do: store.collect_from(self, module)
+  def collect_from(%impl{} = store, module), do: impl.collect_from(store, module)
 
   @doc """
-  Fills a module with the tensors of the store's file.
+  Applies the tensors of the store's file to a module.
 
-  `{:ok, %ExTorch.Store.ApplyResult{}}` has the new module and the account. Where the module would stay incomplete the
-  answer is `{:error, %ExTorch.Error{}}` with the account in `error.result`, unless `allow_partial: true`.
+  Returns `{:ok, %ExTorch.Store.ApplyResult{}}` with the new module and a report. If tensors are missing or cannot be
+  applied, returns `{:error, %ExTorch.Error{}}` with the report in `error.result`, unless `allow_partial: true` is
+  given.
   """
   @spec apply_to(t(), term()) :: {:ok, ApplyResult.t()} | {:error, Error.t()}
-  def apply_to(%store{} = self, module), do: store.apply_to(self, module)
+  def apply_to(%impl{} = store, module), do: impl.apply_to(store, module)
 
-  @doc "The names of the file's tensors, as a module would know them."
+  @doc "Returns the names of the tensors in the file, as a module names them (after `:top_level_key` and `:remap`)."
   @spec keys(t()) :: {:ok, [String.t()]} | {:error, Error.t()}
-  def keys(%store{} = self), do: store.keys(self)
+  def keys(%impl{} = store), do: impl.keys(store)
 
-  @doc "One tensor, described."
+  @doc "Returns the entry of one tensor, without reading the tensor."
   @spec entry(t(), String.t()) :: {:ok, Checkpoint.Entry.t()} | {:error, Error.t()}
-  def entry(%store{} = self, name), do: store.entry(self, name)
+  def entry(%impl{} = store, name), do: impl.entry(store, name)
 
-  @doc "One tensor, read."
+  @doc "Reads one tensor."
   @spec tensor(t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(%store{} = self, name), do: store.tensor(self, name)
+  def tensor(%impl{} = store, name), do: impl.tensor(store, name)
 
-  @doc "`collect_from/2`, raising."
+  @doc "Same as `collect_from/2` but raises on error."
   @spec collect_from!(t(), term()) :: :ok
-  def collect_from!(store, module), do: Error.bang!(collect_from(store, module))
+  def collect_from!(store, module), do: Error.unwrap!(collect_from(store, module))
 
-  @doc "`apply_to/2`, raising."
+  @doc "Same as `apply_to/2` but raises on error."
   @spec apply_to!(t(), term()) :: ApplyResult.t()
-  def apply_to!(store, module), do: Error.bang!(apply_to(store, module))
+  def apply_to!(store, module), do: Error.unwrap!(apply_to(store, module))
 
-  @doc "`keys/1`, raising."
+  @doc "Same as `keys/1` but raises on error."
   @spec keys!(t()) :: [String.t()]
-  def keys!(store), do: Error.bang!(keys(store))
+  def keys!(store), do: Error.unwrap!(keys(store))
 
-  @doc "`entry/2`, raising."
+  @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), String.t()) :: Checkpoint.Entry.t()
-  def entry!(store, name), do: Error.bang!(entry(store, name))
+  def entry!(store, name), do: Error.unwrap!(entry(store, name))
 
-  @doc "`tensor/2`, raising."
+  @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), String.t()) :: Tensor.t()
-  def tensor!(store, name), do: Error.bang!(tensor(store, name))
+  def tensor!(store, name), do: Error.unwrap!(tensor(store, name))
 end

@@ -1,20 +1,21 @@
 defmodule ExTorch.Streaming do
   @moduledoc """
-  Checkpoints through sockets, uploads and any Elixir stream: saved and loaded forward only, without a file and without
-  the payload in memory twice.
+  Saves and loads checkpoints through sockets, uploads and other streams.
 
-      # one side
+  The data is written and read front to back. No file is needed, and the tensor data is not held in memory twice.
+
+      # the sender
       ExTorch.Streaming.send(state, socket)
 
-      # the other: Elixir, or Python with torch.distributed._serialization
+      # the receiver: Elixir, or Python with torch.distributed._serialization
       {:ok, state, rest} = ExTorch.Streaming.recv(socket)
 
   ## Saving
 
-  `save/2` gives an enumerable of iodata. Bytes of tensors appear as binaries that share the tensors' memory, so nothing
-  is copied; as long as such a binary lives, that memory is frozen (`ExTorch.Tensor.to_binary/1`). Formats are
-  `:streaming` (of `torch.distributed._serialization`, read and written by Python as well), `:zip` (an ordinary `.pt`)
-  and `:safetensors`.
+  `save/2` returns an enumerable of iodata. The bytes of tensors are binaries that share the memory of the tensors, so
+  they are not copied. This memory is frozen while such a binary is referenced (`ExTorch.Tensor.to_binary/1`). The
+  formats are `:streaming` (the format of `torch.distributed._serialization` in Python), `:zip` (the usual format of
+  `.pt` files), `:legacy` and `:safetensors`.
 
       iex> bytes = %{w: ExTorch.tensor([[1.0, 2.0]])} |> ExTorch.Streaming.save(format: :zip) |> Enum.to_list()
       iex> {:ok, state} = ExTorch.load({:binary, IO.iodata_to_binary(bytes)})
@@ -23,69 +24,80 @@ defmodule ExTorch.Streaming do
 
   ## Loading
 
-  What comes in pieces of any size is fed to a loader. It recognises what `ExTorch.load/2` recognises: the streaming
-  format, zip, legacy, safetensors and plain pickles; tar and gzip it refuses (`gunzip/1` unpacks on the way). It stops
-  exactly at the end and gives back what follows.
+  A loader is fed with chunks of any size. It detects the streaming format, zip, legacy, safetensors and plain pickles.
+  The tar format is not supported; use `gunzip/1` for gzip. The loader stops exactly at the end of the checkpoint and
+  returns the bytes that follow it.
 
       iex> [first, second] = [<<8, 0, 0, 0, 0, 0, 0, 0, ?{, ?}, 32, 32>>, "    the next message"]
       iex> {:more, loader} = ExTorch.Streaming.feed(ExTorch.Streaming.loader(), first)
       iex> ExTorch.Streaming.feed(loader, second)
       {:done, %{}, "the next message"}
 
-  Bytes of tensors are copied once, from the piece into the memory that the tensor will own. This needs the description
-  before the tensors, which is how `torch.save` writes; archives of TorchScript and C++ have it behind them and are kept
-  whole until then, up to the limit `spool_bytes` (1 GiB).
+  The bytes of tensors are copied once, from the chunk into the memory of the tensor. This requires that the description
+  of the tensors comes before their bytes, as in files written by `torch.save`. TorchScript and C++ archives have it at
+  the end; they are kept in memory until then, up to the limit `spool_bytes` (1 GiB).
 
-  A loader is a value for one use: feeding it again after it was fed is `:stale`, and while another process is feeding it
-  `:busy`. No thread waits for a slow stream.
+  Each loader can be fed once; feed the loader that is returned. Feeding an old one is a `:stale` error, and feeding one
+  that another process is feeding is a `:busy` error. No thread waits for a slow stream.
 
-  ## Options of `loader/1`, `load/2`, `tensors/2` and `recv/2`
+  ## Options
 
-  Those of `ExTorch.load/2` but `:mmap` and `:offset`, and
+  `loader/1`, `load/2`, `tensors/2` and `recv/2` take the options of `ExTorch.load/2`, except `:mmap` and `:offset`,
+  and:
 
-    * `:on_tensor` - a function of a name and a tensor, called in the feeding process as soon as a tensor is complete.
+    * `:on_tensor` - a function of the name and the tensor. It is called in the feeding process when a tensor is
+      complete.
 
-  A stream tells how large it will be, and nothing proves it before it has come: give `limits: [total_bytes: n]` to
-  refuse strangers' claims at once.
+  The size that a stream declares cannot be verified before all of it has arrived. Use `limits: [total_bytes: n]` to
+  reject streams that declare more than that.
   """
 
-  alias ExTorch.{Error, Saver}
+  alias ExTorch.{Error, Options, Saver}
   alias ExTorch.Streaming.{Loader, Pull, Socket}
 
   @type loader :: Loader.t()
 
   @doc """
-  A term as an enumerable of iodata, about `:chunk` bytes (1 MiB) at a time.
+  Returns the bytes of a checkpoint as an enumerable of iodata.
 
-  Options are `:format` (`:streaming`, `:zip`, `:safetensors` or `:legacy`), `:chunk`, and those of `ExTorch.save/3` that
-  are not about files: `:metadata`, `:compact`, `:duplicate`, `:on_progress`. What goes wrong is raised while it is
-  enumerated.
+  Invalid options raise immediately, other errors during the enumeration.
+
+  ## Options
+
+    * `:format` - `:streaming`, `:zip`, `:safetensors` or `:legacy`. Defaults to `:streaming`.
+    * `:chunk` - the approximate size of the elements in bytes. Defaults to 1 MiB.
+    * `:metadata`, `:compact`, `:duplicate`, `:on_progress` - as in `ExTorch.save/3`
   """
   @spec save(term(), keyword()) :: Enumerable.t()
   def save(term, opts \\ []), do: Saver.stream(term, opts)
 
-  @doc "A loader, to be fed with `feed/2`."
+  @doc "Creates a loader. Feed it with `feed/2`."
   @spec loader(keyword()) :: loader()
   def loader(opts \\ []), do: Loader.new(opts)
 
   @doc """
-  Feeds a piece: `{:more, loader}`, or `{:done, term, rest}` with what followed the checkpoint in this piece.
+  Feeds a chunk to a loader.
 
-  After an error the stream is over.
+  Returns `{:more, loader}` if the checkpoint is incomplete, and `{:done, term, rest}` if it is complete. `rest`
+  contains the bytes of the chunk that follow the checkpoint. The loader cannot be used after an error.
   """
   @spec feed(loader(), iodata()) ::
           {:more, loader()} | {:done, term(), binary()} | {:error, Error.t()}
-  def feed(%Loader{} = loader, chunk), do: Loader.feed(loader, chunk)
+  def feed(loader, chunk), do: Loader.feed(loader, chunk)
 
   @doc """
-  The stream has ended. A loader that still expects something cannot be done, so this is always an error: it says how far
-  the stream had come.
+  Tells a loader that the stream has ended.
+
+  The checkpoint is incomplete in this case, so the result is always an error. Its message contains the number of bytes
+  received.
   """
   @spec ended(loader()) :: {:error, Error.t()}
-  def ended(%Loader{} = loader), do: Loader.ended(loader)
+  def ended(loader), do: Loader.ended(loader)
 
   @doc """
-  Loads from an enumerable of iodata, and takes no more of it than is needed.
+  Loads a checkpoint from an enumerable of iodata.
+
+  Takes no more elements than needed. Returns the term and the bytes of the last element that follow the checkpoint.
 
       iex> chunks = ExTorch.Streaming.save([ExTorch.tensor(1), "text"], chunk: 16)
       iex> {:ok, [tensor, "text"], ""} = ExTorch.Streaming.load(chunks)
@@ -108,13 +120,15 @@ defmodule ExTorch.Streaming do
     end
   end
 
-  @doc "The same, raising: the term and the rest."
+  @doc "Same as `load/2` but returns `{term, rest}` and raises on error."
   @spec load!(Enumerable.t(), keyword()) :: {term(), binary()}
-  def load!(enumerable, opts \\ []), do: Error.bang!(load(enumerable, opts))
+  def load!(enumerable, opts \\ []), do: Error.unwrap!(load(enumerable, opts))
 
   @doc """
-  `{name, tensor}` for every tensor of a stream, as each completes: memory holds the tensor at hand and what the consumer
-  keeps. What goes wrong is raised.
+  Returns a stream of `{name, tensor}`, each emitted when the tensor is complete.
+
+  Tensors are not kept in memory after they have been emitted. Invalid options raise immediately, other errors during
+  the enumeration.
 
       iex> chunks = ExTorch.Streaming.save(a: ExTorch.tensor([1]), b: ExTorch.tensor([2]))
       iex> for {name, tensor} <- ExTorch.Streaming.tensors(chunks), do: {name, ExTorch.Tensor.to_list(tensor)}
@@ -122,15 +136,18 @@ defmodule ExTorch.Streaming do
   """
   @spec tensors(Enumerable.t(), keyword()) :: Enumerable.t()
   def tensors(enumerable, opts \\ []) do
+    options = Loader.check!(opts)
+
     Stream.resource(
-      fn -> {Pull.start(enumerable), Loader.new(opts, false)} end,
+      fn -> {Pull.start(enumerable), Loader.start(options, false)} end,
       &next_tensors/1,
       fn {pull, _loader} -> Pull.stop(pull) end
     )
   end
 
-  # An error is raised only once what the source was asked for is in the state, which is then stopped.
-  defp next_tensors({pull, :over}), do: {:halt, {pull, :over}}
+  # Errors are raised by the next call, when the accumulator has the new `pull` and the tensors that were complete have
+  # been emitted. Stream.resource/3 then passes this `pull` to the function that stops it.
+  defp next_tensors({pull, :done}), do: {:halt, {pull, :done}}
   defp next_tensors({_pull, {:failed, error}}), do: raise(error)
 
   defp next_tensors({pull, loader}) do
@@ -140,11 +157,11 @@ defmodule ExTorch.Streaming do
 
         case result do
           {:more, loader} -> {ready, {pull, loader}}
-          {:done, _loader, _rest} -> {ready, {pull, :over}}
+          {:done, _loader, _rest} -> {ready, {pull, :done}}
           {:error, error} -> {ready, {pull, {:failed, error}}}
         end
 
-      {:over, pull} ->
+      {:done, pull} ->
         {:error, error} = Loader.ended(loader)
         {[], {pull, {:failed, error}}}
     end
@@ -158,7 +175,7 @@ defmodule ExTorch.Streaming do
   end
 
   @doc """
-  Unpacks a gzip on the way, so that what is in it can be loaded.
+  Decompresses an enumerable of gzip data lazily.
 
       iex> packed = %{n: 1} |> ExTorch.Streaming.save() |> Enum.to_list() |> :zlib.gzip()
       iex> [packed] |> ExTorch.Streaming.gunzip() |> ExTorch.Streaming.load()
@@ -170,35 +187,50 @@ defmodule ExTorch.Streaming do
   @doc """
   Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`.
 
-  The socket's own back-pressure is what slows it down. Options are those of `save/2`, and `:timeout` (milliseconds, or
-  `:infinity`, which is the default): how long the peer may take for a chunk. After an error the connection is in the
-  middle of a message: close it.
+  Blocks while the socket's send buffer is full. After an error, a part of the message may have been sent: close the
+  socket.
+
+  ## Options
+
+  All options of `save/2`, and:
+
+    * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
   @spec send(term(), Socket.t(), keyword()) :: :ok | {:error, Error.t()}
   def send(term, socket, opts \\ []) do
-    {timeout, opts} = Keyword.pop(opts, :timeout, :infinity)
+    opts = Options.validate!(opts, [timeout: :infinity] ++ Saver.stream_options())
+    {timeout, opts} = Keyword.pop!(opts, :timeout)
     Socket.send(socket, save(term, opts), timeout)
   end
 
-  @doc "The same, raising."
+  @doc "Same as `send/3` but raises on error."
   @spec send!(term(), Socket.t(), keyword()) :: :ok
-  def send!(term, socket, opts \\ []), do: Error.bang!(send(term, socket, opts))
+  def send!(term, socket, opts \\ []), do: Error.unwrap!(send(term, socket, opts))
 
   @doc """
   Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`.
 
-  What was read past the end comes back as `rest`, and goes in again as `buffer: rest` when the next message is received.
-  Options are those of `loader/1`, `:buffer`, `:chunk` (256 KiB), the most that is asked for at once, and `:timeout`
-  (milliseconds, `:infinity` by default), how long the peer may take for a chunk. A peer that closes before a message begins is `:closed`, in
-  the middle of one `:truncated`.
+  Returns the term and the bytes that were read past its end. Pass these bytes as `:buffer` when you receive the next
+  message. If the peer closes the connection before a message begins, the error is `:closed`, within a message it is
+  `:truncated`.
+
+  ## Options
+
+  All options of `loader/1`, and:
+
+    * `:buffer` - bytes that were received before. Defaults to `""`.
+    * `:chunk` - the maximum number of bytes to receive at once. Defaults to 256 KiB.
+    * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
   @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, opts \\ []) do
-    {own, opts} = Keyword.split(opts, [:buffer, :timeout, :chunk])
-    Socket.recv(socket, Loader.new(opts), own)
+    known = Socket.recv_options()
+    opts = Options.validate!(opts, known ++ Loader.known_options())
+    {socket_opts, opts} = Keyword.split(opts, Keyword.keys(known))
+    Socket.recv(socket, Loader.check!(opts), socket_opts)
   end
 
-  @doc "The same, raising: the term and the rest."
+  @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."
   @spec recv!(Socket.t(), keyword()) :: {term(), binary()}
-  def recv!(socket, opts \\ []), do: Error.bang!(recv(socket, opts))
+  def recv!(socket, opts \\ []), do: Error.unwrap!(recv(socket, opts))
 end

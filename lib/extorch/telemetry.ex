@@ -1,10 +1,10 @@
 defmodule ExTorch.Telemetry do
   @moduledoc """
-  Events for `:telemetry`, sent where that library is loaded.
+  Events that ExTorch emits with `:telemetry`, if that library is loaded.
 
   | event | measurements | metadata |
   |---|---|---|
-  | `[:extorch, :store, :apply]` | `duration` (native units), `bytes`, `applied`, `missing`, `errors` | `path` |
+  | `[:extorch, :store, :apply]` | `duration` (native time unit), `bytes`, `applied`, `missing`, `errors` | `path` |
   | `[:extorch, :store, :collect]` | `duration`, `tensors` | `path` |
   """
 

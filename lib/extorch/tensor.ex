@@ -8,18 +8,18 @@ defmodule ExTorch.Tensor do
       iex> t |> ExTorch.Tensor.transpose() |> ExTorch.Tensor.to_list()
       [[1, 4], [2, 5], [3, 6]]
 
-  The struct describes, the native `resource` is the tensor; it is freed when the last reference to it is gone
-  (`ExTorch.Memory`). Shape, dtype and device of a tensor never change. Its values do only when an in-place operator is
-  called on it (`ExTorch.op("add_", …)`), and every tensor over the same memory sees that.
+  The struct describes the tensor, which is the native `resource`. The resource is freed when it is no longer referenced
+  (`ExTorch.Memory`). The shape, dtype and device of a tensor never change. Its values change only if an in-place
+  operator is called (`ExTorch.op("add_", …)`). All tensors that share the memory then have the new values.
 
   ## Binaries and frozen memory
 
-  `from_binary/3` and `to_binary/1` share memory with Erlang binaries instead of copying it. Binaries are immutable, so
-  memory that one sees is *frozen* while the binary lives: an operator that would write to it raises
-  `%ExTorch.Error{reason: :frozen}`, whatever view or operator it comes through. `clone/1` gives memory of one's own.
+  `from_binary/3` and `to_binary/1` share memory with Erlang binaries instead of copying it. Binaries are immutable.
+  Therefore memory that is shared with a binary is *frozen* while the binary is referenced: an operator that would write
+  to it, through any tensor, raises `%ExTorch.Error{reason: :frozen}`. `clone/1` returns a copy that is not frozen.
   """
 
-  alias ExTorch.{DType, Device, Error, Memory, Native}
+  alias ExTorch.{DType, Device, Error, Memory, Native, Options}
 
   @type t :: %__MODULE__{
           resource: reference(),
@@ -31,14 +31,13 @@ defmodule ExTorch.Tensor do
   @enforce_keys [:resource, :shape, :dtype, :device]
   defstruct [:resource, :shape, :dtype, :device]
 
-  # ---- Elixir terms ----
+  # ---- Conversion from and to Elixir terms ----
 
   @doc """
-  A tensor over the memory of a binary, without a copy.
+  Creates a tensor that shares the memory of a binary.
 
-  The binary is pinned by the tensor and its memory is frozen. One case copies: when the binary does not start on a
-  multiple of the element's size in memory (a sub-binary may not), since processors read whole elements; the copy is
-  frozen all the same.
+  The tensor keeps the binary alive, and the memory is frozen. If the address of the binary is not a multiple of the
+  element size, which can happen with sub-binaries, the data is copied. The copy is frozen as well.
 
       iex> t = ExTorch.Tensor.from_binary(<<1, 2, 3, 4, 5, 6>>, {2, 3}, :uint8)
       iex> ExTorch.Tensor.to_list(t)
@@ -54,9 +53,10 @@ defmodule ExTorch.Tensor do
   end
 
   @doc """
-  The values as a binary, row by row, in native byte order.
+  Returns the values as a binary, in row-major order and native byte order.
 
-  A contiguous CPU tensor is shared: no copy, and its memory is frozen while the binary lives. Any other is copied once.
+  The binary shares the memory of a contiguous CPU tensor, which is frozen while the binary is referenced. Other tensors
+  are copied once.
 
       iex> ExTorch.Tensor.to_binary(ExTorch.tensor([1, 2, 3], dtype: :uint8))
       <<1, 2, 3>>
@@ -66,7 +66,9 @@ defmodule ExTorch.Tensor do
     do: Memory.run!(fn -> Native.tensor_to_binary(tensor) end)
 
   @doc """
-  The values as nested lists. Floats without an Elixir twin are `:nan`, `:infinity` and `:neg_infinity`.
+  Returns the values as nested lists.
+
+  Floats that Elixir cannot represent become `:nan`, `:infinity` and `:neg_infinity`.
 
       iex> ExTorch.Tensor.to_list(ExTorch.tensor([[0.5, :infinity], [:nan, -1]]))
       [[0.5, :infinity], [:nan, -1.0]]
@@ -76,10 +78,10 @@ defmodule ExTorch.Tensor do
   @spec to_list(t()) :: term()
   def to_list(%__MODULE__{} = tensor), do: Memory.run!(fn -> Native.tensor_to_list(tensor) end)
 
-  # ---- What it is ----
+  # ---- Properties ----
 
   @doc """
-  Steps between neighbours, in elements, one for each dimension; `nil` for layouts that have none (sparse).
+  Returns the strides in elements, one per dimension, or `nil` for sparse tensors.
 
       iex> ExTorch.Tensor.strides(ExTorch.zeros({2, 3, 4}))
       {12, 4, 1}
@@ -88,16 +90,16 @@ defmodule ExTorch.Tensor do
   def strides(%__MODULE__{} = tensor), do: Memory.run!(fn -> Native.tensor_strides(tensor) end)
 
   @doc """
-  Number of elements.
+  Returns the number of elements.
 
       iex> ExTorch.Tensor.numel(ExTorch.zeros({2, 3}))
       6
   """
   @spec numel(t()) :: non_neg_integer()
-  def numel(%__MODULE__{shape: shape}), do: Tuple.product(shape)
+  def numel(%__MODULE__{shape: shape}), do: Enum.reduce(Tuple.to_list(shape), 1, &(&1 * &2))
 
   @doc """
-  Bytes of the elements: what `to_binary/1` has.
+  Returns the size of all elements in bytes. This is the size of `to_binary/1`.
 
       iex> ExTorch.Tensor.nbytes(ExTorch.zeros({2, 3}, dtype: :float16))
       12
@@ -106,7 +108,7 @@ defmodule ExTorch.Tensor do
   def nbytes(%__MODULE__{dtype: dtype} = tensor), do: numel(tensor) * DType.size(dtype)
 
   @doc """
-  Do both have the same shape, dtype and values? As in torch, NaN equals nothing.
+  Returns true if both tensors have the same shape, dtype and values. NaN is not equal to itself, as in torch.
 
       iex> ExTorch.Tensor.equal?(ExTorch.tensor([1, 2]), ExTorch.tensor([1, 2]))
       true
@@ -118,8 +120,9 @@ defmodule ExTorch.Tensor do
     do: Memory.run!(fn -> Native.tensor_equal(a, b) end)
 
   @doc """
-  Was the tensor saved as one that requires a gradient? ExTorch keeps the mark and writes it back, and never records a
-  gradient.
+  Returns true if the tensor is marked as requiring a gradient.
+
+  The mark is read from checkpoints and saved to them. ExTorch never computes gradients.
 
       iex> t = ExTorch.zeros({2})
       iex> ExTorch.Tensor.requires_grad(t)
@@ -131,18 +134,19 @@ defmodule ExTorch.Tensor do
   def requires_grad(%__MODULE__{} = tensor),
     do: Memory.run!(fn -> Native.tensor_requires_grad(tensor) end)
 
-  @doc "The same tensor, over the same memory, with the mark set or cleared."
+  @doc "Returns a tensor that shares the memory and is marked, or not marked, as requiring a gradient."
   @spec requires_grad(t(), boolean()) :: t()
-  def requires_grad(%__MODULE__{} = tensor, flag) when is_boolean(flag) do
-    set_requires_grad(tensor, flag)
-  end
+  def requires_grad(%__MODULE__{} = tensor, flag) when is_boolean(flag),
+    do: set_requires_grad(tensor, flag)
 
   defp set_requires_grad(tensor, flag),
     do: Memory.run!(fn -> Native.tensor_set_requires_grad(tensor, flag) end)
 
   @doc """
-  Gives the memory back now instead of at the next garbage collection. Using the tensor afterwards raises `:released`;
-  views, binaries and blobs over its memory stay good. Releasing again does nothing.
+  Releases the tensor immediately instead of at the next garbage collection.
+
+  Using the tensor afterwards raises `:released`. Views, binaries and blobs that share its memory stay valid, and keep
+  the memory. Releasing a tensor again has no effect.
 
       iex> t = ExTorch.zeros({2})
       iex> ExTorch.Tensor.release(t)
@@ -153,18 +157,23 @@ defmodule ExTorch.Tensor do
   @spec release(t()) :: :ok
   def release(%__MODULE__{} = tensor), do: Native.tensor_release(tensor)
 
-  # ---- Other memory, other types ----
+  # ---- Conversion to other dtypes, devices and layouts ----
 
   @doc """
-  The tensor in another dtype, on another device, or both. Nothing is copied when it is so already.
+  Converts the tensor to another dtype or device, or both. Does not copy if nothing changes.
 
       iex> ExTorch.Tensor.to(ExTorch.tensor([1, 2]), :float32).dtype
       :float32
       iex> ExTorch.Tensor.to(ExTorch.tensor([1.5]), dtype: :int32, device: :cpu) |> ExTorch.Tensor.to_list()
       [1]
 
-  Options: `:dtype`, `:device`, `:copy` (always copy), `:non_blocking` (do not wait for the copy between pinned host
-  memory and a CUDA device; see `pin/1`).
+  ## Options
+
+    * `:dtype` - the new dtype
+    * `:device` - the new device
+    * `:copy` - if `true`, copies in any case. Defaults to `false`.
+    * `:non_blocking` - if `true`, does not wait for copies between pinned memory and a CUDA device; see `pin/1`.
+      Defaults to `false`.
   """
   @spec to(t(), DType.input() | Device.device() | keyword()) :: t()
   def to(tensor, target)
@@ -174,42 +183,35 @@ defmodule ExTorch.Tensor do
   def to(tensor, dtype), do: to(tensor, dtype: dtype)
 
   defp convert(tensor, opts) do
+    opts = Options.validate!(opts, [:dtype, :device, :copy, :non_blocking])
+
     kwargs =
       Enum.map(opts, fn
-        {:dtype, dtype} ->
-          {:dtype, DType.normalize!(dtype)}
-
-        {:device, device} ->
-          {:device, Device.check!(device)}
-
-        {key, flag} when key in [:copy, :non_blocking] and is_boolean(flag) ->
-          {key, flag}
-
-        {key, value} ->
-          raise Error.new(
-                  :bad_argument,
-                  "to has no option #{inspect(key)} with #{inspect(value)}"
-                )
+        {:dtype, dtype} -> {:dtype, DType.normalize!(dtype)}
+        {:device, device} -> {:device, Device.check!(device)}
+        {key, flag} when is_boolean(flag) -> {key, flag}
+        {key, other} -> Options.invalid!(key, "a boolean", other)
       end)
 
     ExTorch.op("aten::to.dtype_layout", [tensor], kwargs)
   end
 
   @doc """
-  The tensor in page-locked host memory, from where copies to a CUDA device need not wait. Raises `:torch` or
-  `:unsupported` where there is no CUDA.
+  Copies the tensor to pinned (page-locked) memory, from which copies to a CUDA device can be asynchronous.
+
+  Raises `:unsupported` if there is no CUDA device.
   """
   @spec pin(t()) :: t()
   def pin(%__MODULE__{} = tensor) do
     if Device.cuda_count() == 0 do
-      raise Error.new(:unsupported, "pinned memory needs a CUDA device, and there is none")
+      raise Error.new(:unsupported, "pinned memory requires a CUDA device")
     end
 
     ExTorch.op("aten::pin_memory", [tensor])
   end
 
   @doc """
-  The values in contiguous memory: the tensor itself when they are.
+  Returns a contiguous tensor with the same values. Does not copy if the tensor is contiguous.
 
       iex> t = ExTorch.Tensor.transpose(ExTorch.zeros({2, 3}))
       iex> {ExTorch.Tensor.strides(t), ExTorch.Tensor.strides(ExTorch.Tensor.contiguous(t))}
@@ -218,14 +220,16 @@ defmodule ExTorch.Tensor do
   @spec contiguous(t()) :: t()
   def contiguous(%__MODULE__{} = tensor), do: ExTorch.op("aten::contiguous", [tensor])
 
-  @doc "A copy in memory of its own, never frozen."
+  @doc "Returns a copy of the tensor. The copy is not frozen."
   @spec clone(t()) :: t()
   def clone(%__MODULE__{} = tensor), do: ExTorch.op("aten::clone", [tensor])
 
-  # ---- Other shapes ----
+  # ---- Shapes ----
 
   @doc """
-  The same values in another shape; one size may be -1 and is worked out. A view where the strides allow it.
+  Returns a tensor with the same values and another shape. One size may be -1; it is computed from the others.
+
+  The result is a view if the strides allow it, otherwise a copy.
 
       iex> ExTorch.Tensor.reshape(ExTorch.arange(6), {2, -1}).shape
       {2, 3}
@@ -235,7 +239,7 @@ defmodule ExTorch.Tensor do
     do: ExTorch.op("aten::reshape", [tensor, check_shape!(shape)])
 
   @doc """
-  A view with two dimensions swapped, the last two when none are named.
+  Returns a view with two dimensions swapped, by default the last two.
 
       iex> ExTorch.Tensor.transpose(ExTorch.zeros({2, 3, 4}), 0, 1).shape
       {3, 2, 4}
@@ -245,8 +249,11 @@ defmodule ExTorch.Tensor do
     do: ExTorch.op("aten::transpose.int", [tensor, a, b])
 
   @doc """
-  A view of a part: a range of one dimension, or one selector for each dimension from the first on. A selector is a
-  range with both ends included (negative ends count from the end), an integer, which drops the dimension, or `:all`.
+  Returns a view of a part of the tensor.
+
+  The part is given as a dimension and a range, or as a list of selectors, one per dimension from the first on. A
+  selector is a range (both ends are included, negative ends count from the end), an integer, which removes the
+  dimension, or `:all`.
 
       iex> t = ExTorch.Tensor.reshape(ExTorch.arange(12), {3, 4})
       iex> ExTorch.Tensor.to_list(ExTorch.Tensor.slice(t, 1, 1..2))
@@ -278,21 +285,22 @@ defmodule ExTorch.Tensor do
     if dim >= rank or dim < -rank do
       raise Error.new(
               :bad_argument,
-              "there is no dimension #{dim} in the shape #{inspect(shape)}"
+              "expected a dimension of the shape #{inspect(shape)}, got #{dim}"
             )
     end
 
     size = elem(shape, Integer.mod(dim, rank))
     from_end = fn index -> if index < 0, do: index + size, else: index end
 
-    # 0..-1 is written with a step of -1 by default: the end counts from the end, the step was not meant
+    # Elixir gives 0..-1 a step of -1. Here -1 means the last index, so the step is 1.
     step = if step == -1 and first >= 0 and last < 0, do: 1, else: step
 
-    if step < 1,
-      do:
-        raise(
-          Error.new(:bad_argument, "a slice goes forwards; use \"flip\" to turn a tensor round")
-        )
+    if step < 1 do
+      raise Error.new(
+              :bad_argument,
+              "expected a range with a positive step, got #{inspect(first..last//step)}; \"flip\" reverses a tensor"
+            )
+    end
 
     stop = from_end.(last) + 1
     ExTorch.op("aten::slice.Tensor", [tensor, dim, from_end.(first), max(stop, 0), step])
@@ -307,7 +315,7 @@ defmodule ExTorch.Tensor do
     else
       raise Error.new(
               :bad_argument,
-              "#{inspect(shape)} is no shape: a shape is a tuple of sizes, such as {2, 3}"
+              "expected a shape to be a tuple of sizes such as {2, 3}, got #{inspect(shape)}"
             )
     end
   end

@@ -1,16 +1,69 @@
-/* The few lines a C test needs: CHECK, and a list of tests in main. */
+/* A minimal runner for C tests.
+ *
+ *   static void empty(void) { CHECK(…); }
+ *   int main(void) { return RUN_TESTS("arena", empty, grows); }
+ *
+ * The first failed CHECK ends the program with status 1. The last line that a program prints is its summary,
+ * "arena: 2 passed, 0 failed". */
 #ifndef XT_TEST_CHECK_H
 #define XT_TEST_CHECK_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      exit(1);                                                        \
-    }                                                                 \
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+#define CHECK(condition)                                            \
+  do {                                                              \
+    if (!(condition)) check_failed(__FILE__, __LINE__, #condition); \
   } while (0)
+
+#define RUN_TESTS(name, ...) \
+  run_tests(name, (void (*const[])(void)){__VA_ARGS__}, COUNT_OF(((void (*const[])(void)){__VA_ARGS__})))
+
+static const char *check_program = "test";
+static size_t check_passed;
+
+static inline _Noreturn void check_failed(const char *file, int line, const char *condition) {
+  fprintf(stderr, "%s:%d: %s\n", file, line, condition);
+  printf("%s: %zu passed, 1 failed\n", check_program, check_passed);
+  fflush(stdout);
+  exit(1);
+}
+
+static inline int print_summary(void) {
+  printf("%s: %zu passed, 0 failed\n", check_program, check_passed);
+  return 0;
+}
+
+static inline int run_tests(const char *name, void (*const *tests)(void), size_t count) {
+  check_program = name;
+  for (; check_passed < count; check_passed++) tests[check_passed]();
+  return print_summary();
+}
+
+/* Runs one test for each path. EXTORCH_SHOW=1 prints each path first. */
+static inline int run_test_for_each(const char *name, void (*test)(const char *path), int count, char **paths) {
+  check_program = name;
+  for (int i = 0; i < count; i++, check_passed++) {
+    if (getenv("EXTORCH_SHOW")) fprintf(stderr, "%s\n", paths[i]);
+    test(paths[i]);
+  }
+  return print_summary();
+}
+
+/* The contents of a file in memory with room for `extra` more bytes. The caller frees it. */
+static inline uint8_t *read_whole_file(const char *path, size_t extra, size_t *size) {
+  FILE *file = fopen(path, "rb");
+  CHECK(file);
+  CHECK(!fseek(file, 0, SEEK_END));
+  *size = (size_t)ftell(file);
+  rewind(file);
+  uint8_t *data = malloc(*size + extra + 1);
+  CHECK(data && fread(data, 1, *size, file) == *size);
+  fclose(file);
+  return data;
+}
 
 #endif

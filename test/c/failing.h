@@ -1,5 +1,5 @@
-/* Allocations that fail: a test that includes this is linked with -Wl,--wrap for each (check.sh), and can make the Nth
- * of them give nothing. */
+/* Failing allocations: a program that includes this header is linked with -Wl,--wrap for malloc, calloc and realloc
+ * (scripts/c_tests.mk), and the allocation with the number `fail_at` returns NULL. */
 #ifndef XT_TEST_FAILING_H
 #define XT_TEST_FAILING_H
 
@@ -10,9 +10,9 @@ static long fail_at = -1, allocations;
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *old, size_t size);
-static bool fails(void) { return allocations++ == fail_at; }
-void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
-void *__wrap_calloc(size_t count, size_t size) { return fails() ? NULL : __real_calloc(count, size); }
-void *__wrap_realloc(void *old, size_t size) { return fails() ? NULL : __real_realloc(old, size); }
+static bool next_fails(void) { return allocations++ == fail_at; }
+void *__wrap_malloc(size_t size) { return next_fails() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) { return next_fails() ? NULL : __real_calloc(count, size); }
+void *__wrap_realloc(void *old, size_t size) { return next_fails() ? NULL : __real_realloc(old, size); }
 
 #endif

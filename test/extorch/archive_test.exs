@@ -3,6 +3,7 @@ defmodule ExTorch.ArchiveTest do
   use ExTorch.Case
   alias ExTorch.Archive
   alias ExTorch.Test.Python
+  import ExTorch.Test.Terms, only: [plain: 1]
 
   doctest ExTorch.Archive
 
@@ -90,12 +91,6 @@ defmodule ExTorch.ArchiveTest do
     bytes
   end
 
-  defp same?(a, b),
-    do: Map.keys(a) == Map.keys(b) and Enum.all?(a, fn {k, t} -> Tensor.equal?(t, b[k]) end)
-
-  defp path,
-    do: Path.join(System.tmp_dir!(), "extorch_archive_#{System.unique_integer([:positive])}.pt")
-
   # ---- Every kind ----
 
   test "a tensor, a list and a map, there and back" do
@@ -109,7 +104,7 @@ defmodule ExTorch.ArchiveTest do
     assert Tensor.equal?(a, t) and Tensor.to_list(b) == [1, 2]
     map = tensors()
     assert {:ok, back} = Archive.load({:binary, archive(map)}, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
     assert {:ok, []} = Archive.load({:binary, archive([])}, as: :list)
     assert {:ok, %{}} = Archive.load({:binary, archive(%{})}, as: :map)
     marked = Tensor.requires_grad(t, true)
@@ -132,20 +127,20 @@ defmodule ExTorch.ArchiveTest do
     assert reason(fn -> Archive.save!(ExTorch.tensor(1), Path.join(path, "x")) end) == :io
   end
 
-  test "paths, devices, functions, collectables and structs" do
+  @tag :tmp_dir
+  test "paths, devices, functions, collectables and structs", %{tmp_dir: dir} do
     map = tensors()
-    file = path()
-    on_exit(fn -> File.rm(file) end)
+    file = Path.join(dir, "a.pt")
 
     assert :ok = Archive.save(map, file)
     assert {:ok, back} = Archive.load(file, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
     bytes = File.read!(file)
 
     for modes <- [[:read, :binary], [:read, :raw, :binary], [:read]] do
       {:ok, device} = File.open(file, modes)
       assert {:ok, back} = Archive.load(device, as: :map)
-      assert same?(map, back)
+      assert plain(back) == plain(map)
       # it is still open, and the caller's
       assert {:ok, _} = :file.position(device, 0)
       File.close(device)
@@ -156,23 +151,23 @@ defmodule ExTorch.ArchiveTest do
     {:ok, device} = File.open(file, [:read, :binary])
     {:ok, 6} = :file.position(device, 6)
     assert {:ok, back} = Archive.load(device, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
     File.close(device)
 
     {:ok, device} = File.open(file, [:write, :binary])
     assert :ok = Archive.save(map, device)
     File.close(device)
     assert {:ok, back} = Archive.load(file, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
 
     {:ok, text} = StringIO.open("", encoding: :latin1)
     assert :ok = Archive.save(map, text)
     {_, written} = StringIO.contents(text)
     assert {:ok, back} = Archive.load({:binary, written}, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
     {:ok, text} = StringIO.open(bytes, encoding: :latin1)
     assert {:ok, back} = Archive.load(text, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
 
     test = self()
 
@@ -195,14 +190,14 @@ defmodule ExTorch.ArchiveTest do
     end
 
     assert {:ok, back} = Archive.load({read, byte_size(streamed)}, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
 
     assert {:ok, list} = Archive.save(map, [])
     assert {:ok, back} = Archive.load({:binary, IO.iodata_to_binary(list)}, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
     assert {:ok, %File.Stream{}} = Archive.save(map, file_stream(file, 1000))
     assert {:ok, back} = Archive.load(file, as: :map)
-    assert same?(map, back)
+    assert plain(back) == plain(map)
   end
 
   test "one byte at a time, and in all kinds of chunks" do
@@ -218,7 +213,7 @@ defmodule ExTorch.ArchiveTest do
                  chunk: chunk
                )
 
-      assert same?(map, back)
+      assert plain(back) == plain(map)
       assert_closed_once()
     end
   end
@@ -249,23 +244,20 @@ defmodule ExTorch.ArchiveTest do
   end
 
   @tag :python
-  test "torch reads what is saved" do
-    file = path()
-    on_exit(fn -> File.rm(file) end)
+  @tag :tmp_dir
+  test "torch reads what is saved", %{tmp_dir: dir} do
+    file = Path.join(dir, "a.pt")
     map = %{"fc.weight" => ExTorch.tensor([[1.5, 2.5]]), "bias" => ExTorch.tensor([3, 4])}
     :ok = Archive.save(map, file)
     setup = "m = torch.jit.load(#{inspect(file)})"
     assert Python.eval!(setup, ["m.fc.weight", "m.bias"]) == [[[1.5, 2.5]], [3, 4]]
 
-    assert same?(
-             %{"fc.weight" => map["fc.weight"], "bias" => map["bias"]},
-             elem(load_safely(file), 1)
-           )
+    assert plain(load_safely(file)) == plain(map)
   end
 
   defp load_safely(file) do
     {:ok, ckpt} = ExTorch.Checkpoint.open(file)
-    {:ok, Map.new(ExTorch.Checkpoint.keys(ckpt), &{&1, ExTorch.Checkpoint.tensor!(ckpt, &1)})}
+    Map.new(ExTorch.Checkpoint.keys(ckpt), &{&1, ExTorch.Checkpoint.tensor!(ckpt, &1)})
   end
 
   # ---- What goes wrong ----
@@ -350,10 +342,8 @@ defmodule ExTorch.ArchiveTest do
     written()
   end
 
-  test "a caller that is killed leaves no thread, and a path no file" do
-    folder = path()
-    File.mkdir_p!(folder)
-    on_exit(fn -> File.rm_rf(folder) end)
+  @tag :tmp_dir
+  test "a caller that is killed leaves no thread, and a path no file", %{tmp_dir: dir} do
     test = self()
     tensors = tensors()
 
@@ -373,9 +363,9 @@ defmodule ExTorch.ArchiveTest do
     assert Task.yield(Task.async(fn -> for _ <- 1..50, do: File.read!("mix.exs") end), 5000)
     assert %Tensor{} = ExTorch.add(ExTorch.tensor([1]), 1)
     Enum.each(pids, &Process.exit(&1, :kill))
-    assert wait(fn -> Memory.live().threads == 0 end)
+    assert wait_until(fn -> Memory.live().threads == 0 end)
 
-    target = Path.join(folder, "a.pt")
+    target = Path.join(dir, "a.pt")
     assert :ok = Archive.save(tensors, target)
     # killed while it writes to a path
     for _ <- 1..20 do
@@ -386,12 +376,11 @@ defmodule ExTorch.ArchiveTest do
       Process.exit(pid, :kill)
     end
 
-    assert wait(fn -> Memory.live().threads == 0 and File.ls!(folder) == ["a.pt"] end)
+    assert wait_until(fn -> Memory.live().threads == 0 and File.ls!(dir) == ["a.pt"] end)
     assert {:ok, _} = Archive.load(target, as: :map)
     before = File.read!(target)
 
-    assert {:error, %Error{reason: :not_found}} =
-             Archive.save(tensors, Path.join(folder, "no/a.pt"))
+    assert {:error, %Error{reason: :not_found}} = Archive.save(tensors, Path.join(dir, "no/a.pt"))
 
     assert {:error, %Error{reason: :bad_argument}} =
              Archive.save(%{"a" => ExTorch.tensor(1), "a.b" => ExTorch.tensor(1)}, target)
@@ -400,15 +389,7 @@ defmodule ExTorch.ArchiveTest do
              Archive.save(%{"a..b" => ExTorch.tensor(1)}, target)
 
     assert File.read!(target) == before
-    assert File.ls!(folder) == ["a.pt"]
-  end
-
-  defp wait(fun, tries \\ 200) do
-    cond do
-      fun.() -> true
-      tries == 0 -> false
-      true -> Process.sleep(20) && wait(fun, tries - 1)
-    end
+    assert File.ls!(dir) == ["a.pt"]
   end
 
   test "names with NULs and with many parts" do
@@ -474,7 +455,7 @@ defmodule ExTorch.ArchiveTest do
     tensor = ExTorch.op("ones", [[128 * 1024 * 1024]], dtype: :float32)
 
     most =
-      aside(fn ->
+      in_task(fn ->
         :ok = Archive.save(ExTorch.tensor(1), fn _ -> :ok end)
         before = rss()
         most = :counters.new(1, [])

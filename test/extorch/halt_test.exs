@@ -1,6 +1,7 @@
 defmodule ExTorch.HaltTest do
   # A node that stops while calls are inside LibTorch ends with its own status, not with a signal.
   use ExTorch.Case
+  alias ExTorch.Test.VM
   @moduletag :no_asan
 
   @busy """
@@ -17,31 +18,22 @@ defmodule ExTorch.HaltTest do
 
   for {how, code} <- [{"System.halt(7)", 7}, {"System.stop(3)\nProcess.sleep(:infinity)", 3}] do
     test "#{how |> String.split("\n") |> hd()} in the middle of calls" do
-      ebin = :extorch |> Application.app_dir("ebin")
       script = @busy <> unquote(how)
 
-      {output, status} =
-        System.cmd("elixir", ["-pa", ebin, "-e", script, "test/fixtures/2.14.1/nested.pt"],
-          stderr_to_stdout: true
-        )
+      {output, status} = VM.run(script, ["test/fixtures/2.14.1/nested.pt"])
 
       assert {status, output} == {unquote(code), output}
     end
   end
 
   test "halting while an archive waits for its writer" do
-    ebin = :extorch |> Application.app_dir("ebin")
-
     script = """
     test = self()
     spawn(fn -> ExTorch.Archive.save(ExTorch.tensor(1), fn _ -> send(test, :inside); Process.sleep(:infinity) end) end)
     receive do: (:inside -> System.halt(5))
     """
 
-    {time, {output, status}} =
-      :timer.tc(fn ->
-        System.cmd("elixir", ["-pa", ebin, "-e", script], stderr_to_stdout: true)
-      end)
+    {time, {output, status}} = :timer.tc(fn -> VM.run(script) end)
 
     assert {status, output} == {5, ""}
     assert time < 20_000_000

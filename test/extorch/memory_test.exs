@@ -20,14 +20,14 @@ defmodule ExTorch.MemoryTest do
 
   test "garbage-collected tensors are freed" do
     before = Memory.live()
-    assert aside(fn -> length(for _ <- 1..100, do: ExTorch.zeros({1000})) end) == 100
+    assert in_task(fn -> length(for _ <- 1..100, do: ExTorch.zeros({1000})) end) == 100
     assert_live(before)
   end
 
   # Destructors run after the collection, on a scheduler of their own choice, and what they free has owners in turn.
   for {name, heap} <- [{"small", 1}, {"large", 100_000}] do
     test "what was garbage on a #{name} heap is free when collect/0 returns" do
-      aside(fn ->
+      in_task(fn ->
         heap = Enum.to_list(1..unquote(heap))
         Memory.collect()
         before = Memory.live()
@@ -53,7 +53,7 @@ defmodule ExTorch.MemoryTest do
   @tag timeout: 300_000
   test "a process that makes and drops 1,000 tensors of 64 MiB stays small" do
     peak =
-      aside(fn ->
+      in_task(fn ->
         Enum.reduce(1..1000, 0, fn _, peak ->
           ExTorch.ones({16 * @mib}, dtype: :float32)
           max(peak, rss())

@@ -51,8 +51,10 @@ if Code.ensure_loaded?(Nx) do
         ExTorch.Nx.release(nx)
       end
 
-      test "#{inspect(backend)}: a store fills Nx tensors, on their backend and with their names" do
-        path = Path.join(System.tmp_dir!(), "extorch_nx_#{System.unique_integer([:positive])}.pt")
+      @tag :tmp_dir
+      test "#{inspect(backend)}: a store fills Nx tensors, on their backend and with their names",
+           %{tmp_dir: dir} do
+        path = Path.join(dir, "nx.pt")
 
         :ok =
           ExTorch.save(%{"w" => ExTorch.tensor([[1.0, 2.0]]), "b" => ExTorch.tensor([3])}, path)

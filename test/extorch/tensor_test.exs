@@ -40,14 +40,14 @@ defmodule ExTorch.TensorTest do
 
     test "says where a list is ragged or holds something else" do
       for {list, message} <- [
-            {[[1, 2], [3]], "element [1] has length 1, where its neighbours have 2"},
-            {[[[1]], [[1, 2]]], "element [1][0] has length 2, where its neighbours have 1"},
-            {[1, [2]], "element [1] is a list where its neighbours are numbers"},
-            {[[1], 2], "element [1] is no list where its neighbours are lists of 1"},
-            {[1, "2"], "element [1] is no number"},
-            {[[1, :two]], "element [0][1] is no number"},
+            {[[1, 2], [3]], "element [1] has length 1, but its siblings have length 2"},
+            {[[[1]], [[1, 2]]], "element [1][0] has length 2, but its siblings have length 1"},
+            {[1, [2]], "element [1] is a list, but its siblings are numbers"},
+            {[[1], 2], "element [1] is not a list, but its siblings are lists of length 1"},
+            {[1, "2"], "element [1] is not a number"},
+            {[[1, :two]], "element [0][1] is not a number"},
             {[1 | 2], "the list is improper"},
-            {"abc", "is no number"}
+            {"abc", "the value is not a number"}
           ] do
         error = assert_raise Error, fn -> ExTorch.tensor(list) end
         assert error.reason == :bad_argument
@@ -70,7 +70,7 @@ defmodule ExTorch.TensorTest do
 
       assert reason(fn -> ExTorch.tensor([1], dtype: :quint8) end) == :unsupported
 
-      assert_raise Error, ~r/unknown option :dtpye; there are device, dtype/, fn ->
+      assert_raise Error, ~r/unknown option :dtpye; known options are :device, :dtype/, fn ->
         ExTorch.tensor(1, dtpye: :int8)
       end
     end

@@ -1,6 +1,9 @@
 defmodule ExTorch.Case do
   @moduledoc false
-  # Every test ends with the counters where they began: the test's process is gone by then, and all it held with it.
+  # The case template of all tests. After every test the counters of native memory must be what they were before it: the
+  # process of the test has ended by then, and with it all references it held.
+  #
+  # A test with the tag :tmp_dir gets an empty directory (see ExUnit.Case), which is removed after the test.
   use ExUnit.CaseTemplate
 
   using do
@@ -11,36 +14,43 @@ defmodule ExTorch.Case do
     end
   end
 
-  setup do
-    settle()
+  setup context do
+    if dir = context[:tmp_dir], do: on_exit(fn -> File.rm_rf!(dir) end)
+    ExTorch.Memory.collect()
     before = ExTorch.Memory.live()
     on_exit(fn -> assert_live(before) end)
   end
 
-  @doc "Waits until the counters are what they were."
-  def assert_live(expected, tries \\ 200) do
-    settle()
-    live = ExTorch.Memory.live()
+  # ---- Assertions ----
+
+  @doc "Waits until the memory counters have the expected values."
+  def assert_live(expected) do
+    wait_until(fn -> ExTorch.Memory.live() == expected end) ||
+      ExUnit.Assertions.flunk(
+        "native memory was not freed: #{inspect(ExTorch.Memory.live())}, " <>
+          "expected #{inspect(expected)}"
+      )
+  end
+
+  @doc "Waits up to five seconds, with garbage collections, until the function returns true. Returns whether it did."
+  def wait_until(fun, tries \\ 200) do
+    # Also of other processes: a message or a dead task may hold the last reference.
+    ExTorch.Memory.collect()
 
     cond do
-      live == expected ->
-        :ok
+      fun.() ->
+        true
 
       tries > 0 ->
         Process.sleep(25)
-        assert_live(expected, tries - 1)
+        wait_until(fun, tries - 1)
 
       true ->
-        ExUnit.Assertions.flunk("left behind: #{inspect(live)}, there were #{inspect(expected)}")
+        false
     end
   end
 
-  # The garbage of other processes too: a message or a dead task may hold the last reference.
-  defp settle do
-    ExTorch.Memory.collect()
-  end
-
-  @doc "The reason of the ExTorch.Error that the function raises."
+  @doc "The reason of the ExTorch.Error that the function raises, or :none."
   def reason(fun) do
     fun.()
     :none
@@ -48,48 +58,7 @@ defmodule ExTorch.Case do
     error in ExTorch.Error -> error.reason
   end
 
-  @doc "Runs the function in a process of its own, so that nothing of it is left on this heap."
-  def aside(fun) do
-    Task.async(fun) |> Task.await(:infinity)
-  end
-
-  @doc "The binary with one bit turned."
-  def turn(binary, at, bit) do
-    turned = Bitwise.bxor(:binary.at(binary, at), Bitwise.bsl(1, bit))
-
-    binary_part(binary, 0, at) <>
-      <<turned>> <> binary_part(binary, at + 1, byte_size(binary) - at - 1)
-  end
-
-  @doc "A file in pieces; the order of arguments differs between versions of Elixir."
-  def file_stream(path, bytes) do
-    args =
-      if Version.match?(System.version(), ">= 1.16.0"), do: [path, bytes], else: [path, [], bytes]
-
-    apply(File, :stream!, args)
-  end
-
-  @doc "Bytes of this OS process that are in memory."
-  def rss do
-    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
-    String.to_integer(kb) * 1024
-  end
-
-  @doc "What a function adds to them while its result lives, at best: other parts of the VM make noise."
-  def added(fun) do
-    Enum.min(
-      for _ <- 1..4 do
-        ExTorch.Memory.collect()
-        before = rss()
-        result = fun.()
-        after_ = rss()
-        if is_struct(result, ExTorch.Tensor), do: ExTorch.Tensor.release(result)
-        after_ - before
-      end
-    )
-  end
-
-  @doc "Are nested lists of numbers equal within a relative tolerance?"
+  @doc "Whether nested lists of numbers are equal within a relative tolerance."
   def close?(a, b, tolerance \\ 1.0e-5)
   def close?(a, b, tolerance) when is_list(a) and is_list(b), do: zip_close?(a, b, tolerance)
 
@@ -109,5 +78,67 @@ defmodule ExTorch.Case do
 
   defp zip_close?(a, b, tolerance) do
     length(a) == length(b) and Enum.all?(Enum.zip(a, b), fn {x, y} -> close?(x, y, tolerance) end)
+  end
+
+  # ---- Processes and memory ----
+
+  @doc "Runs the function in another process, so that none of its references stay on this heap."
+  def in_task(fun), do: fun |> Task.async() |> Task.await(:infinity)
+
+  @doc "The resident memory of this OS process in bytes."
+  def rss do
+    [_, kb] = Regex.run(~r/VmRSS:\s+(\d+) kB/, File.read!("/proc/self/status"))
+    String.to_integer(kb) * 1024
+  end
+
+  @doc "The resident memory that the function's result adds. The least of four runs, since other processes add noise."
+  def added_rss(fun) do
+    Enum.min(
+      for _ <- 1..4 do
+        ExTorch.Memory.collect()
+        before = rss()
+        result = fun.()
+        after_ = rss()
+        if is_struct(result, ExTorch.Tensor), do: ExTorch.Tensor.release(result)
+        after_ - before
+      end
+    )
+  end
+
+  # ---- Bytes ----
+
+  @doc "The binary with one bit flipped."
+  def flip_bit(binary, at, bit) do
+    flipped = Bitwise.bxor(:binary.at(binary, at), Bitwise.bsl(1, bit))
+
+    binary_part(binary, 0, at) <>
+      <<flipped>> <> binary_part(binary, at + 1, byte_size(binary) - at - 1)
+  end
+
+  @doc "A stream of the binary in chunks. The list of their sizes repeats."
+  def chunks(binary, sizes) do
+    sizes
+    |> Stream.cycle()
+    |> Stream.transform(binary, fn
+      _size, "" ->
+        {:halt, ""}
+
+      size, binary ->
+        size = min(size, byte_size(binary))
+        <<chunk::binary-size(size), rest::binary>> = binary
+        {[chunk], rest}
+    end)
+  end
+
+  @doc "The bytes that ExTorch.Streaming.save/2 produces."
+  def saved(term, opts \\ []),
+    do: term |> ExTorch.Streaming.save(opts) |> Enum.to_list() |> IO.iodata_to_binary()
+
+  @doc "A stream of a file in chunks. The order of the arguments of File.stream! differs between versions of Elixir."
+  def file_stream(path, bytes) do
+    args =
+      if Version.match?(System.version(), ">= 1.16.0"), do: [path, bytes], else: [path, [], bytes]
+
+    apply(File, :stream!, args)
   end
 end

@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.Example do
   @moduledoc false
-  # Somebody else's NIF library: test/support/example_nif.c. `make example` builds it.
+  # A third-party NIF library (test/support/example_nif.c), built by `make example`.
   @on_load :load
 
   def load do

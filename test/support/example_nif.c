@@ -1,19 +1,19 @@
-/* A NIF library as somebody else would write it, with include/extorch.h: it takes tensors and keeps them, and it owns
- * memory of its own whose end it reports. */
+/* A third-party NIF library that uses include/extorch.h. It keeps tensors of ExTorch, and it owns memory and sends a
+ * message when that memory is freed. */
 #include <erl_nif.h>
 
 #include "include/extorch.h"
 
-/* ---- Keeping an ExTorch tensor ---- */
+/* ---- Keeps an ExTorch tensor ---- */
 
 typedef struct {
   DLManagedTensor *tensor;
-} kept;
+} kept_tensor;
 
 static ErlNifResourceType *kept_type, *memory_type;
 
-static void kept_destroyed(ErlNifEnv *env, void *object) {
-  kept *self = object;
+static void destroy_kept(ErlNifEnv *env, void *object) {
+  kept_tensor *self = object;
   (void)env;
   if (self->tensor) self->tensor->deleter(self->tensor);
 }
@@ -28,7 +28,7 @@ static ERL_NIF_TERM take(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
   if (!extorch_take(env, argv[0], &export)) return enif_make_badarg(env);
   if (!export.tensor) return make_error(env, export.error);
-  kept *self = enif_alloc_resource(kept_type, sizeof *self);
+  kept_tensor *self = enif_alloc_resource(kept_type, sizeof *self);
   self->tensor = export.tensor;
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
@@ -38,7 +38,7 @@ static ERL_NIF_TERM take(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
 
 /* describe(resource) :: {code, bits, shape, strides, first byte | nil} */
 static ERL_NIF_TERM describe(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  kept *self;
+  kept_tensor *self;
   ERL_NIF_TERM shape = enif_make_list(env, 0), strides = shape;
   (void)argc;
   if (!enif_get_resource(env, argv[0], kept_type, (void **)&self)) return enif_make_badarg(env);
@@ -54,7 +54,7 @@ static ERL_NIF_TERM describe(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
                           elements ? enif_make_int(env, *(uint8_t *)tensor->data) : enif_make_atom(env, "nil"));
 }
 
-/* ---- Memory of our own, which reports its end ---- */
+/* ---- Owns memory, and sends {:gone, id} when it is freed ---- */
 
 typedef struct {
   ErlNifPid listener;
@@ -62,7 +62,7 @@ typedef struct {
   float data[64];
 } memory;
 
-static void memory_destroyed(ErlNifEnv *env, void *object) {
+static void destroy_memory(ErlNifEnv *env, void *object) {
   memory *self = object;
   (void)env;
   for (int i = 0; i < 64; i++) self->data[i] = -1;
@@ -72,7 +72,7 @@ static void memory_destroyed(ErlNifEnv *env, void *object) {
   enif_free_env(message);
 }
 
-/* memory(pid, id) :: {resource, address of 64 float32, each its index} */
+/* memory(pid, id) :: {resource, address of 64 float32 values 0.0, 1.0, …} */
 static ERL_NIF_TERM new_memory(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   memory *self;
   ErlNifPid listener;
@@ -89,7 +89,7 @@ static ERL_NIF_TERM new_memory(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
 }
 
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM info) {
-  ErlNifResourceTypeInit keeps = {.dtor = kept_destroyed}, owns = {.dtor = memory_destroyed};
+  ErlNifResourceTypeInit keeps = {.dtor = destroy_kept}, owns = {.dtor = destroy_memory};
   (void)priv_data, (void)info;
   kept_type = enif_open_resource_type_x(env, "kept", &keeps, ERL_NIF_RT_CREATE, NULL);
   memory_type = enif_open_resource_type_x(env, "memory", &owns, ERL_NIF_RT_CREATE, NULL);

@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.FileSource do
   @moduledoc false
-  # A file, read by Elixir; what is read is told to `log`.
+  # A source that reads a file in Elixir. `log` is a process that gets a message for every call, or nil.
   @behaviour ExTorch.Source
   defstruct [:path, :log]
 

@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.JSON do
   @moduledoc false
-  # Enough JSON for the fixtures' descriptions, which Python wrote: OTP 25 has none.
+  # A reader for the JSON of the fixtures. OTP has one of its own only since version 27.
 
   def decode!(text) do
     {value, ""} = value(skip(text))

@@ -1,7 +1,8 @@
 defmodule ExTorch.Test.Pickle do
   @moduledoc false
-  # Writes pickles by hand.
+  # Writes pickles instruction by instruction. All functions but make/1 return iodata.
 
+  @doc "A pickle of protocol 2 with these instructions."
   def make(body), do: IO.iodata_to_binary([<<0x80, 2>>, body, "."])
 
   def text(string), do: [<<"X", byte_size(string)::little-32>>, string]
@@ -13,6 +14,7 @@ defmodule ExTorch.Test.Pickle do
   def global(module, name), do: ["c", module, "\n", name, "\n"]
   def reduce(callable, args), do: [callable, tuple(args), "R"]
 
+  @doc "The persistent id of a storage. Options (pickled values): `:class`, `:key`, `:location`, `:numel`."
   def storage(opts \\ []) do
     class = Keyword.get(opts, :class, global("torch", "FloatStorage"))
     key = Keyword.get(opts, :key, text("0"))
@@ -29,6 +31,7 @@ defmodule ExTorch.Test.Pickle do
     ]
   end
 
+  @doc "A tensor. Options (pickled values): `:storage`, `:offset`, `:size`, `:stride`, and those of storage/1."
   def tensor(opts \\ []) do
     reduce(global("torch._utils", "_rebuild_tensor_v2"), [
       Keyword.get(opts, :storage, storage(opts)),

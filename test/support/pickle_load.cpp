@@ -1,4 +1,4 @@
-// What LibTorch sees in a checkpoint when C++ loads it: a line for each entry of its dict.
+// Loads a checkpoint with LibTorch's C++ API and prints one line for each item of its dict.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/jit/serialization/pickle.h>

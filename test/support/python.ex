@@ -1,8 +1,8 @@
 defmodule ExTorch.Test.Python do
   @moduledoc false
-  # Python's torch, to compare with.
+  # Runs Python with torch, to compare results.
 
-  @doc "The Python that has torch, or nil."
+  @doc "The path of a Python that has torch, or nil."
   def torch do
     case :persistent_term.get(__MODULE__, :unknown) do
       :unknown ->
@@ -26,20 +26,45 @@ defmodule ExTorch.Test.Python do
     end)
   end
 
-  # A sanitizer that is preloaded into the VM must not follow into Python.
+  # A sanitizer that is preloaded into the VM must not be loaded into Python.
   defp env, do: [{"LD_PRELOAD", nil}]
 
-  @doc "What the script prints."
+  @doc "Runs a script. Returns what it prints."
   def run!(script, args \\ []) do
     case System.cmd(torch(), ["-c", script | args], env: env()) do
       {output, 0} -> output
-      {output, status} -> raise "Python ended with #{status}: #{output}"
+      {output, status} -> raise "Python exited with status #{status}: #{output}"
     end
   end
 
+  @doc "The version of torch, such as \"2.6.0\"."
+  def torch_version do
+    key = {__MODULE__, :version}
+
+    :persistent_term.get(key, nil) ||
+      run!("import torch; print(torch.__version__)")
+      |> String.trim()
+      |> tap(&:persistent_term.put(key, &1))
+  end
+
   @doc """
-  Values of Python expressions, nested lists of numbers as `ExTorch.Tensor.to_list/1` gives them. A tuple of tensors is
-  a tuple of lists.
+  Loads pairs of files with torch and compares the objects. A pair is `{first, second, weights_only}`. `dir` is for
+  temporary files. Returns the number of pairs that torch could load, and raises when two objects differ.
+  """
+  def compare!(pairs, dir) do
+    list = Path.join(dir, "pairs.txt")
+    File.write!(list, for({a, b, weights_only} <- pairs, do: "#{a}|#{b}|#{weights_only}\n"))
+    command = ~S("$0" "$1" < "$2" 2>/dev/null)
+    args = ["-c", command, torch(), "test/support/compare.py", list]
+    {output, 0} = System.cmd("sh", args, env: env())
+    [_, compared, differences] = Regex.run(~r/compared: (\d+) differences: (\d+)/, output)
+    differences == "0" || raise "Python sees other objects:\n#{output}"
+    String.to_integer(compared)
+  end
+
+  @doc """
+  Evaluates Python expressions after the statements of `setup`. Tensors become nested lists as
+  `ExTorch.Tensor.to_list/1` returns them, and tuples of tensors become tuples of lists.
   """
   def eval!(setup, expressions) do
     script = """

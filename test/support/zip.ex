@@ -1,11 +1,12 @@
 defmodule ExTorch.Test.Zip do
   @moduledoc false
-  # Writes zips byte by byte, honest ones and others: every field can be changed.
+  # Writes zip files in which every field can be changed.
 
   @doc """
-  Records are `{name, data}` or `{name, data, changes}`; changes of a record: `:method, :flags, :crc, :size, :packed,
-  :offset` (in the directory), `:local` (a keyword list of the same for its own header), `:bytes` (what is stored).
-  Options: `:align`, `:tail` (bytes after the end), `:entries`, `:directory_size`, `:directory_offset`, `:end64`.
+  A zip file. Records are `{name, data}` or `{name, data, changes}`. The changes of a record are `:method`, `:flags`,
+  `:crc`, `:size`, `:packed` and `:offset` (in the central directory), `:local` (a keyword list of the same for the
+  local header) and `:bytes` (the bytes to store instead of the data). Options: `:align`, `:tail` (bytes after the end),
+  `:entries`, `:directory_size`, `:directory_offset`, `:end64`.
   """
   def make(records, opts \\ []) do
     {body, central} =
@@ -47,7 +48,7 @@ defmodule ExTorch.Test.Zip do
       (opts[:tail] || <<>>)
   end
 
-  @doc "A checkpoint of a pickle and storages `%{\"0\" => bytes}`."
+  @doc "A checkpoint with a pickle and storages `%{\"0\" => bytes}`. The option `:more` is a list of further records."
   def checkpoint(pickle, storages \\ %{}, opts \\ []) do
     more = Keyword.get(opts, :more, [])
 
@@ -57,6 +58,39 @@ defmodule ExTorch.Test.Zip do
         more ++ [{"archive/version", "3\n"}],
       Keyword.put_new(opts, :align, 64)
     )
+  end
+
+  @doc "The contents of a zip file as records for make/2."
+  def unzip(zip) do
+    {:ok, files} = :zip.unzip(zip, [:memory])
+    for {name, data} <- files, do: {to_string(name), data}
+  end
+
+  @doc "The record with its data deflated."
+  def deflated({name, data}), do: {name, data, method: 8, bytes: deflate(data)}
+
+  @doc "The record deflated and with its sizes only after the data, as programs write it that cannot seek."
+  def with_descriptor({name, data}) do
+    packed = deflate(data)
+    size = byte_size(packed)
+
+    descriptor =
+      <<"PK", 7, 8, :erlang.crc32(data)::little-32, size::little-32, byte_size(data)::little-32>>
+
+    {name, data,
+     method: 8,
+     flags: 8,
+     bytes: packed <> descriptor,
+     packed: size,
+     local: [crc: 0, size: 0, packed: 0]}
+  end
+
+  defp deflate(data) do
+    z = :zlib.open()
+    :zlib.deflateInit(z, :default, :deflated, -15, 8, :default)
+    packed = z |> :zlib.deflate(data, :finish) |> IO.iodata_to_binary()
+    :zlib.close(z)
+    packed
   end
 
   defp normal({name, data}), do: {name, data, []}
@@ -95,7 +129,7 @@ defmodule ExTorch.Test.Zip do
        0::16, 0::32, central[:offset]::little-32, central[:name]::binary>>}
   end
 
-  @doc "The records of a zip as its directory has them, and where the data of each begins."
+  @doc "The records in the central directory of a zip file, with the offset of their data."
   def records(zip) do
     {at, _} = zip |> :binary.matches(<<"PK", 5, 6>>) |> List.last()
     <<"PK", 5, 6, _::64, size::little-32, offset::little-32, _::binary>> = from(zip, at)

@@ -2,6 +2,7 @@
 #ifndef XT_BASE_DTYPE_H
 #define XT_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,6 +41,12 @@ typedef struct {
 } xt_dtype_info;
 
 const xt_dtype_info *xt_dtype_get(xt_dtype dtype);
+
+/* Whether LibTorch can use elements at this address. Its code requires that an element is aligned to its own size, also
+ * for complex numbers: vectorized instructions fault on a complex128 at an address of 8 modulo 16. */
+static inline bool xt_dtype_aligned(const void *data, xt_dtype dtype) {
+  return (uintptr_t)data % xt_dtype_get(dtype)->size == 0;
+}
 
 /* These return XT_DTYPE_COUNT if there is no such type. */
 xt_dtype xt_dtype_from_name(const char *name);

@@ -113,6 +113,7 @@ uint16_t xt_element_half(double value) {
   double size = fabs(value);
   if (isnan(value)) return 0x7e00;
   if (size >= 65520) return sign | 0x7c00;
+  if (size == 0) return sign; /* frexp gives 0 the exponent 0 */
   int exponent;
   frexp(size, &exponent);
   if (exponent < -13) exponent = -13; /* subnormals have the step of the smallest normals */

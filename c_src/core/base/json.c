@@ -231,7 +231,8 @@ bool xt_json_word(xt_json *j, const char *word) {
 /* ---- The end ---- */
 
 xt_status xt_json_end(xt_json *j, xt_error *error) {
-  if (!j->wrong && xt_json_peek(j)) j->wrong = "more text follows the value";
+  xt_json_peek(j); /* skips white space; its result does not tell a NUL byte from the end */
+  if (!j->wrong && j->at < j->size) j->wrong = "more text follows the value";
   if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "not enough memory for the JSON text");
   if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
   return XT_STATUS_ok;

@@ -57,6 +57,11 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
 
 static void drop_owner(xt_region *self) { xt_region_drop(self->owner); }
 
+/* Whether the tensors of the storage can use it at this address. */
+static bool is_aligned(const xt_batch_load *l, uint32_t storage, const uint8_t *data) {
+  return (uintptr_t)data % l->reader.checkpoint->rebuild.storages[storage].alignment == 0;
+}
+
 static void finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region) {
   if (xt_checkpoint_needs_swap(l->reader.checkpoint, storage))
     xt_record_reader_swap(region->data, region->size, l->reader.checkpoint->rebuild.storages[storage].element);
@@ -89,7 +94,7 @@ static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region 
   if (l->reader.verify) status = xt_checkpoint_verify(record, libdeflate_crc32(0, bytes, record->size), error);
   if (status != XT_STATUS_ok) return status;
   xt_region *region;
-  if (xt_record_reader_aligned(bytes, XT_float64)) { /* sufficient for every dtype */
+  if (is_aligned(l, storage, bytes)) {
     region = xt_region_foreign(bytes, record->size, slab, drop_owner);
     if (region) xt_region_keep(slab);
   } else {
@@ -201,7 +206,7 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
                        "the file is truncated: it ends before the end of a storage");
   bool can_share = !is_inline && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
-                   xt_record_reader_aligned(memory->data + data, XT_float64);
+                   is_aligned(l, storage, memory->data + data);
   if (can_share && reader->verify)
     status = xt_checkpoint_verify(record, libdeflate_crc32(0, memory->data + data, record->size), error);
   if (status != XT_STATUS_ok) return status;

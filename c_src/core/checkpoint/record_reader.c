@@ -15,11 +15,6 @@ enum {
   SMALL_SPAN = 64 << 10 /* so is any span of up to this size */
 };
 
-bool xt_record_reader_aligned(const void *data, xt_dtype dtype) {
-  const xt_dtype_info *info = xt_dtype_get(dtype);
-  return (uintptr_t)data % (info->kind == XT_KIND_COMPLEX ? info->size / 2 : info->size) == 0;
-}
-
 /* ---- Bytes ---- */
 
 /* Returns the bytes at an offset of the file if they are in memory, else NULL. */
@@ -204,7 +199,7 @@ static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_de
 static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
                         xt_view *out) {
   out->data = in_memory(r, start, bytes);
-  if (!out->data || !bytes || !xt_record_reader_aligned(out->data, t->dtype)) return false;
+  if (!out->data || !bytes || !xt_dtype_aligned(out->data, t->dtype)) return false;
   out->region = xt_region_keep(r->memory);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   return true;

@@ -53,7 +53,4 @@ void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc 
 /* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
 void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype);
 
-/* Returns true if the address is aligned for elements of the dtype. */
-bool xt_record_reader_aligned(const void *data, xt_dtype dtype);
-
 #endif

@@ -151,6 +151,17 @@ static xt_node *storage_node(xt_checkpoint *c, uint32_t index, int64_t start, in
   return node;
 }
 
+/* Requests a whole member, which must fit the limit of pickles. */
+static xt_status request_member(xt_checkpoint *c, const member *m, const char *name, uint8_t **buffer, xt_need *need,
+                                xt_error *error) {
+  if (m->size > c->limits.pickle_bytes)
+    return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
+                       "the member %s has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
+                       " and can be raised with the option :limits",
+                       name, m->size, c->limits.pickle_bytes);
+  return xt_open_request(c, buffer, m->at, m->size, need, error);
+}
+
 /* Reads (key, location, class), the number of elements and the elements. If the number of elements is not in the
  * window yet, the next call reads the pickle again, so nothing is stored before that. */
 static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {
@@ -220,14 +231,8 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
     status = add_label(c, label, node, start, error);
     if (status != XT_STATUS_ok) return status;
   }
-  const member *m = &w->members[TENSORS_MEMBER];
-  if (m->size > c->limits.pickle_bytes)
-    return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
-                       "the member tensors has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
-                       " and can be raised with the option :limits",
-                       m->size, c->limits.pickle_bytes);
   c->state = TENSORS;
-  return xt_open_request(c, &w->tensors, m->at, m->size, need, error);
+  return request_member(c, &w->members[TENSORS_MEMBER], "tensors", &w->tensors, need, error);
 }
 
 /* ---- Tensors ---- */
@@ -275,14 +280,8 @@ static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error
   if (count->kind != XT_NODE_INT || count->integer < 0) return corrupt(m->at, error, "expected the number of tensors");
   for (int64_t i = 0; i < count->integer && status == XT_STATUS_ok; i++) status = read_tensor(c, w, &in, error);
   if (status != XT_STATUS_ok) return status;
-  m = &w->members[PICKLE_MEMBER];
-  if (m->size > c->limits.pickle_bytes)
-    return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
-                       "the member pickle has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
-                       " and can be raised with the option :limits",
-                       m->size, c->limits.pickle_bytes);
   c->state = OBJECT;
-  return xt_open_request(c, &w->pickle, m->at, m->size, need, error);
+  return request_member(c, &w->members[PICKLE_MEMBER], "pickle", &w->pickle, need, error);
 }
 
 static xt_status read_object(xt_checkpoint *c, work *w, xt_error *error) {

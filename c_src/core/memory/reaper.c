@@ -2,13 +2,12 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
-#include <unistd.h>
 
 #include "core/os/clock.h"
 #include "core/os/semaphore.h"
 #include "core/os/thread.h"
 
-enum { TICK_MS = 500, NS_PER_MS = 1000000 };
+enum { TICK_MS = 500, NS_PER_MS = 1000000, HALT_SLEEP_US = 100000 };
 
 /* The states of the thread:
  *
@@ -73,7 +72,7 @@ static void *reap(void *unused) {
     }
     atomic_fetch_add(&done, freed);
     if (atomic_load(&halting) || atomic_load(&waiting)) notify_waiters();
-    while (atomic_load(&halting)) pause();
+    while (atomic_load(&halting)) xt_clock_sleep_us(HALT_SLEEP_US);
     tick_if_due(&tick_at);
     if (!atomic_load(&top)) wait_for_work(atomic_load(&tick) && tick_at);
   }

@@ -9,7 +9,7 @@
 #include <mach/mach.h>
 
 static bool byte_readable(uintptr_t address) {
-  char byte;
+  char byte = 0;
   vm_size_t size = 1;
   return vm_read_overwrite(mach_task_self(), address, size, (vm_address_t)&byte, &size) == KERN_SUCCESS;
 }

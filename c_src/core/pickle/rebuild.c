@@ -164,7 +164,8 @@ xt_status xt_rebuild_add_storage(xt_rebuild *r, const xt_node *key, const char *
                                                  .dtype = dtype,
                                                  .element = dtype,
                                                  .numel = numel,
-                                                 .bytes = (uint64_t)bytes};
+                                                 .bytes = (uint64_t)bytes,
+                                                 .alignment = 1};
   return XT_STATUS_ok;
 }
 

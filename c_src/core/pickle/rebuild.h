@@ -19,6 +19,7 @@ typedef struct {
   uint64_t bytes;      /* numel × element size */
   const uint8_t *data; /* the bytes if the pickle itself contains them, otherwise NULL */
   bool big_endian;     /* byte order of `data` */
+  uint8_t alignment;   /* the largest element size of its tensors */
 } xt_storage;
 
 /* What the persistent ids of a pickle stand for. */

@@ -45,6 +45,12 @@ xt_status xt_rebuild_sparse(xt_rebuild *r, const xt_node *args, xt_node **out) {
   for (uint32_t i = 0; i < parts; i++)
     if (!(more->parts[i] = get_part(xt_node_arg(data, i))))
       return xt_rebuild_corrupt(r, "part of a sparse tensor is not a strided tensor");
+  for (uint32_t i = 0; i + 1 < parts; i++) {
+    xt_dtype dtype = more->parts[i]->dtype;
+    bool valid = dtype == XT_int64 || (dtype == XT_int32 && layout != XT_LAYOUT_COO);
+    if (!valid || dtype != more->parts[0]->dtype)
+      return xt_rebuild_corrupt(r, "indices of a sparse tensor have the dtype %s", xt_dtype_get(dtype)->name);
+  }
   t->dtype = more->parts[parts - 1]->dtype;
   xt_status status = xt_rebuild_dims(r, xt_node_arg(data, parts), "size", &t->ndim, &t->sizes);
   if (status != XT_STATUS_ok) return status;
@@ -82,6 +88,11 @@ xt_status xt_rebuild_quantized(xt_rebuild *r, const xt_node *args, xt_node **out
     if (!more->parts[0] || !more->parts[1] || !axis || axis->kind != XT_NODE_INT || axis->integer < 0 ||
         axis->integer >= t->ndim)
       return xt_rebuild_corrupt(r, "invalid per-channel parameters of a quantized tensor");
+    /* LibTorch accepts more combinations when it makes the tensor, and ends the process when it dequantizes some. */
+    if (xt_dtype_get(more->parts[0]->dtype)->kind != XT_KIND_FLOAT ||
+        xt_dtype_get(more->parts[1]->dtype)->kind != XT_KIND_INT)
+      return xt_rebuild_corrupt(r, "per-channel scales must be floats and zero points integers, found %s and %s",
+                                xt_dtype_get(more->parts[0]->dtype)->name, xt_dtype_get(more->parts[1]->dtype)->name);
     for (int i = 0; i < 2; i++) /* one value for each index along the axis; LibTorch does not check this */
       if (more->parts[i]->ndim != 1 || more->parts[i]->sizes[0] != t->sizes[axis->integer])
         return xt_rebuild_corrupt(

@@ -1,6 +1,6 @@
 defmodule ExTorch.Archive.AtomicFile do
   @moduledoc false
-  # A path as a writer: a file that appears there when all is written, and leaves nothing otherwise.
+  # A writer that replaces a file atomically when it is closed with the outcome :ok, and leaves it unchanged otherwise.
 
   @behaviour ExTorch.Archive.Writer
 
@@ -16,15 +16,15 @@ defmodule ExTorch.Archive.AtomicFile do
   end
 
   @impl true
-  def write(%{file: file} = target, data) do
+  def write(%{file: file} = writer, data) do
     case Memory.run(fn -> Native.atomic_file_write(file, data) end) do
-      {:ok, :ok} -> {:ok, byte_size(data), target}
-      {:error, error} -> {:error, error, target}
+      {:ok, :ok} -> {:ok, byte_size(data), writer}
+      {:error, error} -> {:error, error, writer}
     end
   end
 
   @impl true
-  def close(target), do: close(target, :error)
+  def close(writer), do: close(writer, :error)
 
   def close(%{file: file}, outcome) do
     with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_close(file, outcome == :ok) end),

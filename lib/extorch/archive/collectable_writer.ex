@@ -1,6 +1,6 @@
 defmodule ExTorch.Archive.CollectableWriter do
   @moduledoc false
-  # Any Collectable as a writer, a binary among them.
+  # A writer that collects the data into a Collectable, for example a binary.
 
   @behaviour ExTorch.Archive.Writer
 

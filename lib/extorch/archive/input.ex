@@ -1,18 +1,19 @@
 defmodule ExTorch.Archive.Input do
   @moduledoc false
-  # What LibTorch asks of a reader: its size, and bytes at a position.
+  # Handles LibTorch's requests to a reader.
 
   alias ExTorch.Error
   alias ExTorch.Archive.{BinaryReader, FunctionReader, IODevice}
 
-  defstruct [:reader, :start, :size, :at]
+  # start: the position of the archive in the reader; position: the current position of the reader
+  defstruct [:reader, :start, :size, :position]
 
-  # ---- Which kind ----
+  # ---- Opening ----
 
   def open(path) when is_binary(path) do
     case File.open(path, [:read, :raw, :binary]) do
-      {:ok, device} -> begin(%IODevice{device: device, ours: true})
-      {:error, reason} -> {:error, no_file(reason)}
+      {:ok, device} -> begin(%IODevice{device: device, owned?: true})
+      {:error, reason} -> {:error, open_error(reason)}
     end
   end
 
@@ -30,25 +31,20 @@ defmodule ExTorch.Archive.Input do
   def open(other), do: open_device(other)
 
   defp open_device(device) do
-    unless IODevice.device?(device) do
-      raise Error.new(
-              :bad_argument,
-              "#{inspect(device, limit: 3)} is no reader: see ExTorch.Archive"
-            )
-    end
+    IODevice.check!(device, "reader")
 
-    # What cannot seek (StringIO) is read whole.
+    # Devices that do not support seeking (StringIO) are read into memory.
     if IODevice.seeks?(device),
-      do: begin(%IODevice{device: device, ours: false}),
-      else: begin(%BinaryReader{bytes: IODevice.rest(device)})
+      do: begin(%IODevice{device: device, owned?: false}),
+      else: begin(%BinaryReader{bytes: IODevice.read_rest(device)})
   end
 
-  defp no_file(:enoent), do: Error.new(:not_found, "there is no such file")
+  defp open_error(:enoent), do: Error.new(:not_found, "the file does not exist")
 
-  defp no_file(reason),
-    do: Error.new(:io, "the file cannot be read: #{:file.format_error(reason)}")
+  defp open_error(reason),
+    do: Error.new(:io, "the file could not be opened: #{:file.format_error(reason)}")
 
-  # The archive lies between the reader's position and its end. A reader that fails here is closed here.
+  # The archive extends from the reader's position to its end. Closes the reader on failure.
   defp begin(%module{} = reader) do
     measured =
       try do
@@ -63,7 +59,7 @@ defmodule ExTorch.Archive.Input do
 
       {:error, reason, reader} ->
         module.close(reader)
-        {:error, failed(reason)}
+        {:error, reader_error(reason)}
 
       {:raised, kind, reason, stacktrace} ->
         module.close(reader)
@@ -74,30 +70,37 @@ defmodule ExTorch.Archive.Input do
   defp measure(module, reader) do
     with {:ok, start, reader} <- module.position(reader),
          {:ok, stop, reader} <- module.seek_end(reader, 0) do
-      {:ok, %__MODULE__{reader: reader, start: start, size: max(stop - start, 0), at: stop}}
+      size = max(stop - start, 0)
+      {:ok, %__MODULE__{reader: reader, start: start, size: size, position: stop}}
     end
   end
 
-  defp failed(%Error{} = error), do: error
-  defp failed(reason), do: Error.new(:io, "the reader failed: #{inspect(reason)}")
+  defp reader_error(%Error{} = error), do: error
+  defp reader_error(reason), do: Error.new(:io, "the reader failed: #{inspect(reason)}")
 
-  # ---- What is asked ----
+  # ---- Requests ----
 
-  def answer(state, :size), do: {:ok, state.size, state}
+  def handle(state, :size), do: {:ok, state.size, state}
 
-  def answer(state, {:read, at, size}) do
-    with {:ok, state} <- seek(state, state.start + at), do: read(state, size, [])
+  def handle(state, {:read, offset, size}) do
+    with {:ok, state} <- seek(state, state.start + offset), do: read(state, size, [])
   end
 
-  defp seek(%{at: at} = state, at), do: {:ok, state}
+  defp seek(%{position: position} = state, position), do: {:ok, state}
 
-  defp seek(%{reader: %module{} = reader} = state, at) do
-    case module.seek_start(reader, at) do
-      {:ok, ^at, reader} ->
-        {:ok, %{state | reader: reader, at: at}}
+  defp seek(%{reader: %module{} = reader} = state, position) do
+    case module.seek_start(reader, position) do
+      {:ok, ^position, reader} ->
+        {:ok, %{state | reader: reader, position: position}}
 
       {:ok, other, reader} ->
-        {:error, "it went to #{inspect(other)} instead of #{at}", %{state | reader: reader}}
+        error =
+          Error.new(
+            :io,
+            "expected seek_start to return the position #{position}, got #{inspect(other)}"
+          )
+
+        {:error, error, %{state | reader: reader}}
 
       {:error, reason, reader} ->
         {:error, reason, %{state | reader: reader}}
@@ -106,21 +109,26 @@ defmodule ExTorch.Archive.Input do
 
   defp read(state, 0, parts), do: {:ok, parts |> Enum.reverse() |> IO.iodata_to_binary(), state}
 
-  defp read(%{reader: %module{} = reader} = state, left, parts) do
-    case module.read(reader, left) do
-      {:ok, data, reader} when is_binary(data) and data != "" and byte_size(data) <= left ->
-        state = %{state | reader: reader, at: state.at + byte_size(data)}
-        read(state, left - byte_size(data), [data | parts])
+  defp read(%{reader: %module{} = reader} = state, size, parts) do
+    case module.read(reader, size) do
+      {:ok, data, reader} when is_binary(data) and data != "" and byte_size(data) <= size ->
+        state = %{state | reader: reader, position: state.position + byte_size(data)}
+        read(state, size - byte_size(data), [data | parts])
 
       {:ok, data, reader} ->
-        {:error, "it gave #{inspect(data, limit: 3)} where #{left} bytes were asked for",
-         %{state | reader: reader}}
+        error =
+          Error.new(
+            :io,
+            "expected read to return 1 to #{size} bytes, got #{inspect(data, limit: 3)}"
+          )
+
+        {:error, error, %{state | reader: reader}}
 
       {:eof, reader} ->
         error =
           Error.new(
             :truncated,
-            "the reader ended at byte #{state.at}, and said that it has #{state.start + state.size}"
+            "the reader ended at byte #{state.position}, expected #{state.start + state.size} bytes"
           )
 
         {:error, error, %{state | reader: reader}}

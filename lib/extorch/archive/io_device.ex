@@ -1,16 +1,18 @@
 defmodule ExTorch.Archive.IODevice do
   @moduledoc false
-  # An IO device as reader and writer: a process, or a raw file.
+  # A reader and writer of an IO device: a process or a raw file.
 
-  # and ExTorch.Archive.Writer; but two behaviours with a callback in common are a warning
+  # It also implements ExTorch.Archive.Writer. Declaring both is a compiler warning, because both have close/1.
   @behaviour ExTorch.Archive.Reader
 
   alias ExTorch.Error
 
-  @patience_ms 500
+  @reply_timeout_ms 500
 
-  defstruct [:device, :ours]
+  # owned?: whether close/1 closes the device
+  defstruct [:device, :owned?]
 
+  @spec device?(term()) :: boolean()
   def device?(device) when is_pid(device), do: true
 
   def device?(device) when is_atom(device),
@@ -18,8 +20,21 @@ defmodule ExTorch.Archive.IODevice do
 
   def device?(device), do: is_tuple(device) and elem(device, 0) == :file_descriptor
 
-  # Only files can move. Other devices do not even answer when they are asked to, so a process is given a moment; through
-  # an alias, so that an answer that comes later is dropped.
+  # Raises if the value, which should be a reader or writer, is not an IO device.
+  @spec check!(term(), String.t()) :: :ok
+  def check!(device, role) do
+    unless device?(device) do
+      raise Error.new(
+              :bad_argument,
+              "expected a #{role}, got #{inspect(device, limit: 3)}; see ExTorch.Archive"
+            )
+    end
+
+    :ok
+  end
+
+  # Only files support seeking. Other devices may not reply to the request, so there is a timeout. The alias drops a
+  # reply that arrives after it.
   def seeks?(device) when is_pid(device) do
     ref = :erlang.monitor(:process, device, alias: :reply_demonitor)
     send(device, {:file_request, ref, ref, {:position, :cur}})
@@ -28,7 +43,7 @@ defmodule ExTorch.Archive.IODevice do
       {:file_reply, ^ref, reply} -> match?({:ok, _}, reply)
       {:DOWN, ^ref, _, _, _} -> false
     after
-      @patience_ms ->
+      @reply_timeout_ms ->
         Process.demonitor(ref, [:flush])
         false
     end
@@ -36,12 +51,12 @@ defmodule ExTorch.Archive.IODevice do
 
   def seeks?(device), do: not is_atom(device) and match?({:ok, _}, :file.position(device, :cur))
 
-  # All that is left of a device that cannot seek.
-  def rest(device) do
+  # Reads the rest of a device that does not support seeking.
+  def read_rest(device) do
     case IO.binread(device, :eof) do
       data when is_binary(data) -> data
       :eof -> ""
-      {:error, reason} -> raise failed(reason)
+      {:error, reason} -> raise device_error(reason)
     end
   end
 
@@ -50,14 +65,14 @@ defmodule ExTorch.Archive.IODevice do
     case :file.read(device, n) do
       {:ok, data} -> {:ok, IO.iodata_to_binary(data), reader}
       :eof -> {:eof, reader}
-      {:error, reason} -> {:error, failed(reason), reader}
+      {:error, reason} -> {:error, device_error(reason), reader}
     end
   end
 
   def write(%{device: device} = writer, data) do
     case write_all(device, data) do
       :ok -> {:ok, byte_size(data), writer}
-      {:error, reason} -> {:error, failed(reason), writer}
+      {:error, reason} -> {:error, device_error(reason), writer}
     end
   end
 
@@ -67,24 +82,25 @@ defmodule ExTorch.Archive.IODevice do
   defp write_all(device, data), do: :file.write(device, data)
 
   @impl true
-  def seek_start(reader, at), do: move(reader, {:bof, at})
+  def seek_start(reader, position), do: seek(reader, {:bof, position})
 
   @impl true
-  def seek_end(reader, offset), do: move(reader, {:eof, offset})
+  def seek_end(reader, offset), do: seek(reader, {:eof, offset})
 
   @impl true
-  def position(reader), do: move(reader, :cur)
+  def position(reader), do: seek(reader, :cur)
 
-  defp move(%{device: device} = reader, where) do
-    case :file.position(device, where) do
-      {:ok, at} -> {:ok, at, reader}
-      {:error, reason} -> {:error, failed(reason), reader}
+  defp seek(%{device: device} = reader, location) do
+    case :file.position(device, location) do
+      {:ok, position} -> {:ok, position, reader}
+      {:error, reason} -> {:error, device_error(reason), reader}
     end
   end
 
   @impl true
-  def close(%{ours: false}), do: :ok
+  def close(%{owned?: false}), do: :ok
   def close(%{device: device}), do: :file.close(device)
 
-  defp failed(reason), do: Error.new(:io, "the device failed: #{:file.format_error(reason)}")
+  defp device_error(reason),
+    do: Error.new(:io, "the IO device returned an error: #{:file.format_error(reason)}")
 end

@@ -1,11 +1,11 @@
 defmodule ExTorch.Archive.Output do
   @moduledoc false
-  # What LibTorch asks of a writer: to write, until all is written.
+  # Handles LibTorch's requests to a writer.
 
   alias ExTorch.Error
   alias ExTorch.Archive.{AtomicFile, CollectableWriter, IODevice}
 
-  # ---- Which kind ----
+  # ---- Opening ----
 
   def open(path) when is_binary(path), do: AtomicFile.open(path)
   def open({:binary, bytes}) when is_binary(bytes), do: {:ok, CollectableWriter.new(bytes)}
@@ -28,19 +28,14 @@ defmodule ExTorch.Archive.Output do
   end
 
   defp open_device(device) do
-    unless IODevice.device?(device) do
-      raise Error.new(
-              :bad_argument,
-              "#{inspect(device, limit: 3)} is no writer: see ExTorch.Archive"
-            )
-    end
+    IODevice.check!(device, "writer")
 
-    {:ok, %IODevice{device: device, ours: false}}
+    {:ok, %IODevice{device: device, owned?: false}}
   end
 
-  # ---- What is asked ----
+  # ---- Requests ----
 
-  def answer(writer, {:write, data}), do: write(writer, data)
+  def handle(writer, {:write, data}), do: write(writer, data)
 
   defp write(writer, ""), do: {:ok, :ok, writer}
 
@@ -49,7 +44,7 @@ defmodule ExTorch.Archive.Output do
       :ok -> {:ok, :ok, fun}
       {:ok, n} when is_integer(n) and n > 0 and n <= byte_size(data) -> write(fun, rest(data, n))
       {:error, reason} -> {:error, reason, fun}
-      other -> {:error, "it answered #{inspect(other, limit: 3)}", fun}
+      other -> {:error, unexpected(other), fun}
     end
   end
 
@@ -59,16 +54,27 @@ defmodule ExTorch.Archive.Output do
         write(writer, rest(data, n))
 
       {:ok, n, writer} ->
-        {:error, "it says that it wrote #{inspect(n)} of #{byte_size(data)} bytes", writer}
+        {:error,
+         Error.new(
+           :io,
+           "expected write to return 1 to #{byte_size(data)} bytes written, got #{inspect(n)}"
+         ), writer}
 
       {:error, reason, writer} ->
         {:error, reason, writer}
     end
   end
 
+  defp unexpected(other) do
+    Error.new(
+      :io,
+      "expected the writer function to return :ok, {:ok, written} or {:error, reason}, got #{inspect(other, limit: 3)}"
+    )
+  end
+
   defp rest(data, n), do: binary_part(data, n, byte_size(data) - n)
 
-  # ---- The end ----
+  # ---- Closing ----
 
   def close(fun, _outcome) when is_function(fun), do: :ok
   def close(%AtomicFile{} = file, outcome), do: AtomicFile.close(file, outcome)

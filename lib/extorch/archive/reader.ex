@@ -1,9 +1,10 @@
 defmodule ExTorch.Archive.Reader do
   @moduledoc """
-  What `ExTorch.Archive.load/2` can read from: a struct whose module implements these callbacks.
+  A behaviour for structs that `ExTorch.Archive.load/2` can read from.
 
-  The reader is a value that each callback gives back, changed or not. Fewer bytes than were asked for are fine: the rest
-  is asked for again. The archive begins at the reader's position when `load/2` is called, and ends at its end.
+  Each callback returns the reader, changed or not. `c:read/2` may return fewer bytes than requested; the others are
+  requested again. The archive begins at the position of the reader when `ExTorch.Archive.load/2` is called, and extends
+  to its end.
 
       defmodule Slice do
         @behaviour ExTorch.Archive.Reader
@@ -30,21 +31,21 @@ defmodule ExTorch.Archive.Reader do
 
   @type t :: struct()
 
-  @doc "At most n bytes from the position on, which moves behind them."
+  @doc "Reads at most `n` bytes at the position and advances it."
   @callback read(t(), n :: pos_integer()) ::
               {:ok, binary(), t()} | {:eof, t()} | {:error, term(), t()}
 
-  @doc "Moves to a position, counted from the start."
+  @doc "Sets the position, counted from the start."
   @callback seek_start(t(), position :: non_neg_integer()) ::
               {:ok, non_neg_integer(), t()} | {:error, term(), t()}
 
-  @doc "Moves to a position counted from the end: 0 is behind the last byte, -1 before it."
+  @doc "Sets the position, counted from the end: 0 is after the last byte, -1 before it."
   @callback seek_end(t(), offset :: integer()) ::
               {:ok, non_neg_integer(), t()} | {:error, term(), t()}
 
-  @doc "Where it is."
+  @doc "Returns the position, counted from the start."
   @callback position(t()) :: {:ok, non_neg_integer(), t()} | {:error, term(), t()}
 
-  @doc "Called once, when nothing more will be read."
+  @doc "Closes the reader. Called exactly once, also after errors."
   @callback close(t()) :: :ok | {:error, term()}
 end

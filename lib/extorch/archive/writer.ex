@@ -1,17 +1,17 @@
 defmodule ExTorch.Archive.Writer do
   @moduledoc """
-  What `ExTorch.Archive.save/3` can write to: a struct whose module implements these callbacks.
+  A behaviour for structs that `ExTorch.Archive.save/3` can write to.
 
-  The writer is a value that each callback gives back, changed or not. It may write fewer bytes than it is given, and says
-  how many: the rest comes again. Data is the writer's to keep.
+  Each callback returns the writer, changed or not. `c:write/2` may write fewer bytes than given; the others are passed
+  again. The writer may keep the data.
   """
 
   @type t :: struct()
 
-  @doc "Writes data, or its beginning."
+  @doc "Writes the data, or a part from its beginning. Returns the number of bytes written."
   @callback write(t(), data :: binary()) ::
               {:ok, written :: pos_integer(), t()} | {:error, term(), t()}
 
-  @doc "Called once, when nothing more will be written, also after an error."
+  @doc "Closes the writer. Called exactly once, also after errors."
   @callback close(t()) :: :ok | {:error, term()}
 end

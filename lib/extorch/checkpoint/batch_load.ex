@@ -1,15 +1,17 @@
 defmodule ExTorch.Checkpoint.BatchLoad do
   @moduledoc false
-  # Whole loads: every storage is read once, in steps between which progress is reported.
+  # Loads whole checkpoints. Each storage is read once. Native code reads in steps; progress is reported between them.
 
   alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Progress}
+  alias ExTorch.{Error, Memory, Native, Progress, Tensor}
 
-  # Between two looks at the clock.
   @step_bytes 64 * 1024 * 1024
 
-  # The whole object with tensors in place; `only` leaves the rest out of dicts, and an entry in lists and tuples. Entries
-  # are not made where nobody looks at them.
+  @type result(value) :: Handle.result(value)
+
+  # Returns the object with its tensors. With `only`, other tensors are left out of dicts and replaced by their entries
+  # in lists and tuples. The first clause avoids creating entries where nothing uses them.
+  @spec load(Handle.t()) :: result(term())
   def load(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
       when not is_struct(source) do
     with {:ok, tensors} <- read_all(ckpt, :all), do: Handle.object(ckpt, tensors)
@@ -17,19 +19,22 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   def load(ckpt) do
     with {:ok, entries} <- Handle.entries(ckpt),
-         wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
-         {:ok, tensors} <- load_tensors(ckpt, wanted) do
-      assemble(ckpt, entries, wanted, tensors)
+         selected = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
+         {:ok, tensors} <- load_tensors(ckpt, selected) do
+      assemble(ckpt, entries, selected, tensors)
     end
   end
 
-  # The object, with the tensors of the wanted entries.
-  def assemble(ckpt, entries, wanted, tensors) do
-    with {:ok, object} <- Handle.object(ckpt, merge(entries, wanted, tensors)) do
+  # Returns the object with the tensors of the selected entries.
+  @spec assemble(Handle.t(), [Entry.t()], [Entry.t()], [Tensor.t() | struct()]) :: result(term())
+  def assemble(ckpt, entries, selected, tensors) do
+    with {:ok, object} <- Handle.object(ckpt, merge(entries, selected, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
     end
   end
 
+  # Checks the logical size of all tensors against the limit total_bytes.
+  @spec check_total(Handle.t(), non_neg_integer()) :: :ok | {:error, Error.t()}
   def check_total(ckpt, total) do
     limit = ckpt.options.limits[:total_bytes]
 
@@ -37,22 +42,26 @@ defmodule ExTorch.Checkpoint.BatchLoad do
       :ok
     else
       {:error,
-       Error.located(
-         Error.new(:limit, "the tensors have #{total} bytes; the limit total_bytes is #{limit}"),
+       Error.new(
+         :limit,
+         "the tensors have #{total} bytes, which exceeds the limit total_bytes of #{limit}",
          ckpt.source
        )}
     end
   end
 
-  # Both lists are in file order.
-  defp merge([entry | entries], [%{index: index} | wanted], [tensor | tensors])
+  # Replaces the selected entries by their tensors. Both lists are in file order.
+  defp merge([entry | entries], [%{index: index} | selected], [tensor | tensors])
        when entry.index == index do
-    [tensor | merge(entries, wanted, tensors)]
+    [tensor | merge(entries, selected, tensors)]
   end
 
-  defp merge([entry | entries], wanted, tensors), do: [entry | merge(entries, wanted, tensors)]
+  defp merge([entry | entries], selected, tensors),
+    do: [entry | merge(entries, selected, tensors)]
+
   defp merge([], [], []), do: []
 
+  # Removes dict items whose value is an entry.
   defp prune(%Entry{} = entry), do: entry
 
   defp prune(%ExTorch.Python.Dict{pairs: pairs} = dict) do
@@ -75,7 +84,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   defp prune(other), do: other
 
-  # Each storage is read once and shared again.
+  # Reads each storage once; tensors of the same storage share its bytes.
   defp load_tensors(%{source: %_{}} = ckpt, entries) do
     total = entries |> Enum.uniq_by(& &1.storage) |> Enum.reduce(0, &(&1.nbytes + &2))
 
@@ -100,23 +109,24 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     progress = Progress.new(options.on_progress, total)
 
     entries
-    |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry, {:ok, done, storages, at} ->
+    |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry,
+                                                           {:ok, tensors, storages, state} ->
       with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
-           {:ok, made} <-
+           {:ok, tensor} <-
              SourceReader.decode(resource, entry.index, options.verify, offset, data),
-           {:ok, tensor} <- Handle.to_device(ckpt, made, entry) do
-        {progress, bytes} = at
+           {:ok, tensor} <- Handle.to_device(ckpt, tensor, entry) do
+        {progress, bytes} = state
         bytes = bytes + entry.nbytes
         progress = Progress.report(progress, min(bytes, total))
         storages = Map.put(storages, entry.storage, {offset, data})
-        {:cont, {:ok, [tensor | done], storages, {progress, bytes}}}
+        {:cont, {:ok, [tensor | tensors], storages, {progress, bytes}}}
       else
-        {:error, error} -> {:halt, {:error, Error.located(error, source)}}
+        {:error, error} -> {:halt, {:error, error}}
       end
     end)
   end
 
-  # A load that exceeds the budget begins again, once, after a collection: a failed one cannot go on.
+  # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
   defp read_all(ckpt, indices, tries \\ 1) do
     with {:ok, {batch, total, logical}} <- begin(ckpt, indices),
          :ok <- check_total(ckpt, logical) do
@@ -126,7 +136,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
           read_all(ckpt, indices, tries - 1)
 
         {:collect, error} ->
-          {:error, Error.located(error, ckpt.source)}
+          {:error, Error.put_path(error, ckpt.source)}
 
         other ->
           other
@@ -138,13 +148,13 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     result =
       Memory.run(fn -> Native.batch_load_begin(ckpt.resource, indices, ckpt.options.verify) end)
 
-    Error.located(result, ckpt.source)
+    Error.put_path(result, ckpt.source)
   end
 
   defp storage_bytes(source, resource, entry, storages) do
     case Map.fetch(storages, entry.storage) do
-      {:ok, known} ->
-        {:ok, known}
+      {:ok, offset_and_bytes} ->
+        {:ok, offset_and_bytes}
 
       :error ->
         with {:ok, offset, bytes} <- SourceReader.locate(source, resource, entry.index, true),
@@ -165,7 +175,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         {:collect, error}
 
       {:error, error} ->
-        {:error, Error.located(error, ckpt.source)}
+        {:error, Error.put_path(error, ckpt.source)}
     end
   end
 

@@ -1,11 +1,18 @@
 defmodule ExTorch.Checkpoint.Entry do
   @moduledoc """
-  A tensor in a checkpoint, described and not read.
+  The description of one tensor in a checkpoint.
 
-  `name` is the path joined by dots, `path` the path itself with keys as they are. `strides` and `offset` count elements
-  in `storage`, whose key may be shared by several entries; `nbytes` is what the tensor's elements take. `device` is where
-  it was when it was saved (`"cuda:0"`), `kind` is `:tensor`, `:parameter`, `:meta`, `:quantized`, or a sparse layout
-  (`:sparse_coo`, `:sparse_csr` …), which has several storages and no strides. `index` is its place in the file's order.
+    * `name` - the path joined by dots
+    * `path` - the keys that lead to the tensor
+    * `dtype`, `shape` - as in `ExTorch.Tensor`
+    * `strides`, `offset` - in elements of the storage
+    * `nbytes` - the size of the elements in bytes
+    * `storage` - the key of the storage; several entries may share one
+    * `requires_grad` - whether the tensor was saved with `requires_grad`
+    * `device` - the device the tensor was saved on (`"cuda:0"`)
+    * `kind` - `:tensor`, `:parameter`, `:meta`, `:quantized`, or a sparse layout (`:sparse_coo`, `:sparse_csr`, …).
+      Sparse tensors have several storages and no strides.
+    * `index` - the position in file order, from 0
   """
 
   @type t :: %__MODULE__{

@@ -1,52 +1,58 @@
 defmodule ExTorch.Checkpoint.Handle do
   @moduledoc false
-  # The native calls on an open checkpoint. Each returns {:ok, value} or an error that names the file.
+  # The NIF calls on an open checkpoint. Each returns {:ok, value} or an error that contains the path of the file.
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{Entry, Options}
   alias ExTorch.{Error, Memory, Native, Tensor}
 
+  # The same as Checkpoint.t(), which is opaque.
+  @type t :: %Checkpoint{
+          resource: reference(),
+          source: Checkpoint.source() | nil,
+          options: Options.t()
+        }
   @type result(value) :: {:ok, value} | {:error, Error.t()}
 
-  @spec keys(Checkpoint.t()) :: result([String.t()])
+  @spec keys(t()) :: result([String.t()])
   def keys(ckpt), do: call(ckpt, &Native.checkpoint_keys/1)
 
-  @spec entries(Checkpoint.t()) :: result([Entry.t()])
+  @spec entries(t()) :: result([Entry.t()])
   def entries(ckpt), do: call(ckpt, &Native.checkpoint_entries/1)
 
-  # Every entry with the dotted name, at most 20.
-  @spec entry(Checkpoint.t(), String.t()) :: result([Entry.t()])
+  # Returns the entries with the dotted name, at most 20.
+  @spec entry(t(), String.t()) :: result([Entry.t()])
   def entry(ckpt, name), do: call(ckpt, &Native.checkpoint_entry(&1, name))
 
-  @spec metadata(Checkpoint.t()) :: result(map())
+  @spec metadata(t()) :: result(map())
   def metadata(ckpt), do: call(ckpt, &Native.checkpoint_metadata/1)
 
-  @spec storages(Checkpoint.t()) :: result([map()])
+  @spec storages(t()) :: result([map()])
   def storages(ckpt), do: call(ckpt, &Native.checkpoint_storages/1)
 
-  @spec records(Checkpoint.t()) :: result([String.t()])
+  @spec records(t()) :: result([String.t()])
   def records(ckpt), do: call(ckpt, &Native.checkpoint_records/1)
 
-  # The object with one term in place of each tensor, in file order.
-  @spec object(Checkpoint.t(), [term()]) :: result(term())
+  # Returns the object with one of the terms, which are in file order, in place of each tensor.
+  @spec object(t(), [term()]) :: result(term())
   def object(ckpt, terms) do
     tuple = List.to_tuple(terms)
     call(ckpt, &Native.checkpoint_object(&1, tuple, ckpt.options.ordered, MapSet.new([0])))
   end
 
-  @spec tensor(Checkpoint.t(), Entry.t()) :: result(Tensor.t())
+  @spec tensor(t(), Entry.t()) :: result(Tensor.t())
   def tensor(ckpt, entry),
     do: call(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify))
 
-  # Bytes of a record; nil when there is no such record.
-  @spec read_record(Checkpoint.t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
+  # Returns bytes of a record, or nil if there is no such record.
+  @spec read_record(t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
           result(binary() | nil)
   def read_record(ckpt, name, offset, length) do
     call(ckpt, &Native.checkpoint_read_record(&1, name, offset, length, ckpt.options.verify))
   end
 
-  # Moves a tensor to the device that the options ask for and keeps its requires_grad flag.
-  @spec to_device(Checkpoint.t(), Tensor.t() | struct(), Entry.t()) ::
+  # Moves a tensor to the device given by the options and keeps its requires_grad flag.
+  @spec to_device(t(), Tensor.t() | struct(), Entry.t()) ::
           result(Tensor.t() | struct())
   def to_device(ckpt, %Tensor{device: :cpu} = tensor, entry) do
     case Options.device_for(ckpt.options, entry.device) do
@@ -57,11 +63,11 @@ defmodule ExTorch.Checkpoint.Handle do
         {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(entry.requires_grad)}
     end
   rescue
-    error in Error -> {:error, Error.located(error, ckpt.source)}
+    error in Error -> {:error, Error.put_path(error, ckpt.source)}
   end
 
   def to_device(_ckpt, other, _entry), do: {:ok, other}
 
   defp call(ckpt, nif),
-    do: Error.located(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
+    do: Error.put_path(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
 end

@@ -1,8 +1,9 @@
 defmodule ExTorch.Checkpoint.Options do
   @moduledoc false
-  # Options of opening and loading, checked once.
+  # Validates the options of ExTorch.Checkpoint.open/2, ExTorch.load/2 and ExTorch.Streaming.loader/1.
 
-  alias ExTorch.{Device, Error, Progress}
+  alias ExTorch.Checkpoint.Entry
+  alias ExTorch.{Device, Filter, Options, Progress}
 
   @limits [
     pickle_bytes: 64 * 1024 * 1024,
@@ -23,68 +24,84 @@ defmodule ExTorch.Checkpoint.Options do
     offset: 0,
     limits: []
   ]
+  @file_options [:mmap, :offset]
 
-  def limits, do: @limits
+  @type t :: %{
+          mmap: boolean(),
+          verify: boolean(),
+          strict: boolean(),
+          ordered: boolean(),
+          device: Device.device() | map() | (String.t() -> Device.device()),
+          only: Filter.t() | nil,
+          on_progress: Progress.fun() | nil,
+          offset: non_neg_integer(),
+          limits: keyword()
+        }
 
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes (0: no limit given), depth, tensor_bytes, offset"
+  @type native ::
+          {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
+           non_neg_integer(), non_neg_integer()}
+
+  # The options of loaders with their defaults, without :on_tensor.
+  @spec stream_options() :: keyword()
+  def stream_options, do: Keyword.drop(@defaults, @file_options)
+
+  @spec check!(keyword()) :: t()
   def check!(opts) do
-    opts = ExTorch.Options.validate!(opts, @defaults)
-    limits = ExTorch.Options.validate!(opts[:limits], @limits, "limit")
+    opts = Options.validate!(opts, @defaults)
+    Options.booleans!(opts, [:mmap, :verify, :strict, :ordered])
 
-    for key <- [:mmap, :verify, :strict, :ordered], not is_boolean(opts[key]) do
-      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(opts[key])}")
-    end
+    unless bytes?(opts[:offset]),
+      do: Options.invalid!(:offset, "a number of bytes", opts[:offset])
 
-    for {name, value} <- limits,
-        not ((is_integer(value) and value in 0..(2 ** 62)) or (name == :nodes and value == nil)) do
-      raise Error.new(
-              :bad_argument,
-              "the limit #{name} is a number from 0 to 2 ** 62, not #{inspect(value)}"
-            )
-    end
-
-    unless limits[:depth] in 1..10_000,
-      do: raise(Error.new(:bad_argument, "the limit depth is from 1 to 10,000"))
-
-    unless is_integer(opts[:offset]) and opts[:offset] in 0..(2 ** 62) do
-      raise Error.new(:bad_argument, "offset is a number of bytes, not #{inspect(opts[:offset])}")
-    end
-
+    Filter.check!(opts[:only], :only)
     Progress.check!(opts[:on_progress])
     check_device!(opts[:device])
-    opts |> Keyword.put(:limits, limits) |> Map.new()
+    opts |> Keyword.put(:limits, check_limits!(opts[:limits])) |> Map.new()
   end
 
-  # What the NIFs take.
-  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
-    {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes], offset}
+  defp check_limits!(limits) do
+    limits = Options.validate!(limits, @limits, "limit")
+
+    for {name, value} <- limits,
+        not limit?(name, value),
+        do: Options.invalid!(name, limit_range(name), value)
+
+    limits
   end
+
+  defp limit?(:depth, value), do: value in 1..10_000
+  defp limit?(:nodes, nil), do: true
+  defp limit?(_name, value), do: bytes?(value)
+
+  defp limit_range(:depth), do: "from 1 to 10,000"
+  defp limit_range(_name), do: "an integer from 0 to 2 ** 62"
+
+  defp bytes?(value), do: is_integer(value) and value in 0..(2 ** 62)
 
   defp check_device!(fun) when is_function(fun, 1), do: :ok
   defp check_device!(map) when is_map(map), do: Enum.each(Map.values(map), &Device.check!/1)
   defp check_device!(device), do: Device.check!(device)
 
-  # Where a tensor that was saved at `location` goes.
+  # Returns the options as the tuple that the NIFs take.
+  @spec native(t()) :: native()
+  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
+    {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
+     limits[:tensor_bytes], offset}
+  end
+
+  # Returns the device for a tensor that was saved on `location`.
+  @spec device_for(t(), String.t()) :: Device.device()
   def device_for(%{device: fun}, location) when is_function(fun, 1),
     do: Device.check!(fun.(location))
 
   def device_for(%{device: map}, location) when is_map(map), do: Map.get(map, location, :cpu)
   def device_for(%{device: device}, _location), do: device
 
-  # Is the entry selected by `only`?
-  def selected?(%{only: only}, entry), do: selects?(only, entry)
-
-  defp selects?(nil, _entry), do: true
-  defp selects?(list, entry) when is_list(list), do: Enum.any?(list, &selects?(&1, entry))
-  defp selects?(name, entry) when is_binary(name), do: entry.name == name
-  defp selects?(%Regex{} = regex, entry), do: Regex.match?(regex, entry.name)
-  defp selects?(fun, entry) when is_function(fun, 1), do: fun.(entry.name)
-  defp selects?(fun, entry) when is_function(fun, 2), do: fun.(entry.name, entry)
-
-  defp selects?(other, _entry) do
-    raise Error.new(
-            :bad_argument,
-            "only takes names, regular expressions and functions, not #{inspect(other)}"
-          )
-  end
+  # Returns true if `only` selects the entry.
+  @spec selected?(%{:only => Filter.t() | nil, optional(atom()) => term()}, Entry.t()) ::
+          boolean()
+  def selected?(%{only: nil}, _entry), do: true
+  def selected?(%{only: only}, entry), do: Filter.matches?(only, entry.name, fn -> entry end)
 end

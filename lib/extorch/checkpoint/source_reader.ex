@@ -1,9 +1,14 @@
 defmodule ExTorch.Checkpoint.SourceReader do
   @moduledoc false
-  # Checkpoints whose bytes Elixir reads (ExTorch.Source): the NIFs say which bytes they need.
+  # Reads checkpoints from an ExTorch.Source. The NIFs return which bytes they need; this module reads them.
 
-  alias ExTorch.{Error, Memory, Native}
+  alias ExTorch.{Error, Memory, Native, Source, Tensor}
+  alias ExTorch.Checkpoint.{Handle, Options}
 
+  # The index of an entry or the name of a record.
+  @type target :: non_neg_integer() | String.t()
+
+  @spec open(Source.t(), Options.native()) :: Handle.result(reference())
   def open(%module{} = source, native_opts) do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
@@ -22,7 +27,9 @@ defmodule ExTorch.Checkpoint.SourceReader do
     end
   end
 
-  # The bytes of an entry (by index) or record (by name), and their offset in the source.
+  # Reads the bytes of an entry (by index) or record (by name). Returns them and their offset in the source.
+  @spec locate(Source.t(), reference(), target(), boolean()) ::
+          {:ok, non_neg_integer(), binary()} | {:error, Error.t()}
   def locate(source, resource, target, whole?) do
     case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
       {:ok, nil} ->
@@ -36,7 +43,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
 
       {:ok, {:header, offset, size}} ->
         with {:ok, header} <- read(source, offset, size),
-             {:ok, :ok} <- check_header(resource, target, header) do
+             :ok <- check_header(resource, target, header) do
           locate(source, resource, target, whole?)
         end
 
@@ -46,9 +53,14 @@ defmodule ExTorch.Checkpoint.SourceReader do
   end
 
   defp check_header(resource, target, header) do
-    Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end)
+    with {:ok, _} <-
+           Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end),
+         do: :ok
   end
 
+  # Returns the tensor of an entry, or the bytes of a record; nil if there is no such record.
+  @spec decode(reference(), target(), boolean(), non_neg_integer(), binary()) ::
+          Handle.result(Tensor.t() | struct() | binary() | nil)
   def decode(resource, target, verify, offset, bytes) do
     Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
   end
@@ -62,14 +74,14 @@ defmodule ExTorch.Checkpoint.SourceReader do
         {:error,
          Error.new(
            :io,
-           "the source gave #{inspect(other, limit: 3)} where bytes were asked for at #{offset}"
+           "expected read_at to return #{size} bytes at #{offset}, got #{inspect(other, limit: 3)}"
          )}
 
       {:ok, bytes} ->
         {:error,
          Error.new(
            :io,
-           "the source gave #{byte_size(bytes)} bytes where #{size} were asked for at #{offset}"
+           "expected read_at to return #{size} bytes at #{offset}, got #{byte_size(bytes)} bytes"
          )}
 
       other ->
@@ -86,7 +98,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
         {:error, error}
 
       {:error, reason} ->
-        {:error, Error.new(:io, "the source #{inspect(module)} failed: #{inspect(reason)}")}
+        {:error, Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")}
     end
   end
 end

@@ -8,7 +8,7 @@ defmodule ExTorch.Nx.Lease do
   @spec keep(Tensor.t()) :: non_neg_integer()
   def keep(tensor), do: Memory.run!(fn -> Native.lease_keep(tensor) end)
 
-  # Ends one lease of the address; false when there is none.
+  # Ends one lease of the address. Returns false if there is none.
   @spec release(non_neg_integer()) :: boolean()
   def release(address), do: Native.lease_release(address)
 end

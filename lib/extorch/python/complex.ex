@@ -1,6 +1,6 @@
 defmodule ExTorch.Python.Complex do
   @moduledoc """
-  A complex number, which Elixir has no twin for.
+  A complex number.
 
       iex> t = ExTorch.tensor([%ExTorch.Python.Complex{re: 1.0, im: -2.0}])
       iex> t.dtype

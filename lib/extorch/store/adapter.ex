@@ -1,20 +1,27 @@
 defmodule ExTorch.Store.Adapter do
   @moduledoc """
-  Small changes to names and tensors on their way between a file and a module. An adapter is a module of this behaviour,
-  `{module, options}`, or a function of entry, tensor and target.
+  Adapters change names and tensors when a store applies a file to a module or saves a module to a file.
 
-  `adapt/4` gets the entry (what the file says, or `nil` when collecting), the tensor and the target (`%{shape:, dtype:}`
-  of the module's tensor, or `nil`), and returns a tensor. It is called first with a tensor without values (on the device
-  `:meta`), so that shapes can be compared before anything is read: views such as transposes cost nothing either time.
-
-  `rename/3` gets a name, the shapes of all tensors by name, and the options.
+  An adapter is a module that implements this behaviour, `{module, options}`, or a function of entry, tensor and target.
   """
 
-  alias ExTorch.{Checkpoint, Tensor}
+  alias ExTorch.{Checkpoint, Options, Tensor}
 
+  @doc """
+  Returns the changed tensor.
+
+  The entry describes the tensor in the file or module. The target contains the shape and dtype that the module expects,
+  and is `nil` when a module is saved. When a file is applied, this is first called with a tensor on the device `:meta`,
+  which has no values, so that shapes are compared before anything is read.
+  """
   @callback adapt(Checkpoint.Entry.t() | nil, Tensor.t(), map() | nil, keyword()) :: Tensor.t()
+
+  @doc "Returns the changed name. The map contains the shapes of all tensors by name."
   @callback rename(String.t(), %{String.t() => tuple()}, keyword()) :: String.t()
-  @optional_callbacks rename: 3, adapt: 4
+
+  @doc "Checks the options when the store is created, and returns the options for the other callbacks."
+  @callback init(keyword()) :: keyword()
+  @optional_callbacks rename: 3, adapt: 4, init: 1
 
   @doc false
   def check!(adapter) when is_function(adapter, 3), do: adapter
@@ -24,17 +31,30 @@ defmodule ExTorch.Store.Adapter do
   def check!({module, options}) when is_atom(module) and is_list(options) do
     unless Code.ensure_loaded?(module) and
              (function_exported?(module, :adapt, 4) or function_exported?(module, :rename, 3)) do
-      raise ExTorch.Error.new(:bad_argument, "#{inspect(module)} is no ExTorch.Store.Adapter")
+      raise ExTorch.Error.new(
+              :bad_argument,
+              "expected a module that implements ExTorch.Store.Adapter, got #{inspect(module)}"
+            )
     end
 
-    {module, options}
+    {module, if(function_exported?(module, :init, 1), do: module.init(options), else: options)}
   end
 
   def check!(other) do
-    raise ExTorch.Error.new(
-            :bad_argument,
-            "an adapter is a module, {module, options} or a function of entry, tensor and target, not #{inspect(other)}"
-          )
+    Options.invalid!(
+      :adapters,
+      "modules, {module, options} or functions of entry, tensor and target",
+      other
+    )
+  end
+
+  # Checks an option of the adapters below that is a regular expression.
+  @doc false
+  def check_regex!(options, key) do
+    unless options[key] == nil or is_struct(options[key], Regex),
+      do: Options.invalid!(key, "a regular expression", options[key])
+
+    options
   end
 
   @doc false
@@ -70,23 +90,44 @@ end
 
 defmodule ExTorch.Store.Adapter.Cast do
   @moduledoc """
-  Converts dtypes: to the target's, or with `{ExTorch.Store.Adapter.Cast, to: :float16}` to one of your choice.
+  Converts tensors to the dtype of the target, or to a given dtype: `{ExTorch.Store.Adapter.Cast, to: :float16}`.
   """
   @behaviour ExTorch.Store.Adapter
 
+  alias ExTorch.{DType, Options}
+
+  @impl true
+  def init(options) do
+    options = Options.validate!(options, [:to])
+    if options[:to], do: [to: DType.normalize!(options[:to])], else: []
+  end
+
   @impl true
   def adapt(_entry, tensor, target, options) do
-    wanted = options[:to] || (target && target.dtype) || tensor.dtype
-    if tensor.dtype == wanted, do: tensor, else: ExTorch.Tensor.to(tensor, dtype: wanted)
+    dtype = options[:to] || (target && target.dtype) || tensor.dtype
+    if tensor.dtype == dtype, do: tensor, else: ExTorch.Tensor.to(tensor, dtype: dtype)
   end
 end
 
 defmodule ExTorch.Store.Adapter.Half do
   @moduledoc """
-  Half precision, but for norms, whose statistics lose too much: floats become `:float16`, or what `:to` says, unless the
-  name matches `:except`.
+  Converts floating point tensors to half precision, except those of normalization layers, which need full precision.
+
+  The options are `:to`, the dtype (`:float16` by default), and `:except`, a regular expression for the names of tensors
+  that stay unchanged.
   """
   @behaviour ExTorch.Store.Adapter
+
+  alias ExTorch.{DType, Options}
+  alias ExTorch.Store.Adapter
+
+  @impl true
+  def init(options) do
+    options
+    |> Options.validate!([:except, to: :float16])
+    |> Adapter.check_regex!(:except)
+    |> Keyword.update!(:to, &DType.normalize!/1)
+  end
 
   @impl true
   def adapt(entry, tensor, _target, options) do
@@ -94,19 +135,32 @@ defmodule ExTorch.Store.Adapter.Half do
     float? = tensor.dtype in [:float64, :float32, :bfloat16]
 
     if float? and not (entry != nil and Regex.match?(norm, entry.name)),
-      do: ExTorch.Tensor.to(tensor, dtype: options[:to] || :float16),
+      do: ExTorch.Tensor.to(tensor, dtype: options[:to]),
       else: tensor
   end
 end
 
 defmodule ExTorch.Store.Adapter.PyTorchToAxon do
   @moduledoc """
-  PyTorch's names and layouts to Axon's: a linear `weight` of `{out, in}` becomes a `kernel` of `{in, out}`, a
-  convolution's `{out, in, …}` one of `{…, in, out}`, and a norm's `weight`, `bias`, `running_mean`, `running_var` become
-  `gamma`, `beta`, `mean`, `var`. Embeddings keep their layout: layers whose name matches `:embeddings`, by default
-  `~r/emb/i`. Transposes stay views of what was read.
+  Converts the names and layouts of PyTorch to those of Axon.
+
+    * The `weight` of a linear layer, `{out, in}`, becomes a `kernel`, `{in, out}`.
+    * The `weight` of a convolution, `{out, in, …}`, becomes a `kernel`, `{…, in, out}`.
+    * `weight`, `bias`, `running_mean` and `running_var` of a normalization layer become `gamma`, `beta`, `mean` and
+      `var`.
+    * Embeddings keep their layout. These are layers whose name matches the option `:embeddings` (`~r/emb/i` by
+      default).
+
+  The results are views of the tensors that were read.
   """
   @behaviour ExTorch.Store.Adapter
+
+  @impl true
+  def init(options) do
+    options
+    |> ExTorch.Options.validate!([:embeddings])
+    |> ExTorch.Store.Adapter.check_regex!(:embeddings)
+  end
 
   @impl true
   def rename(name, shapes, _options) do
@@ -151,8 +205,7 @@ end
 
 defmodule ExTorch.Store.Adapter.AxonToPyTorch do
   @moduledoc """
-  The way back: what `ExTorch.Store.Adapter.PyTorchToAxon` does, undone, for collecting an Axon model into a file that
-  PyTorch loads.
+  Converts the names and layouts of Axon to those of PyTorch: the inverse of `ExTorch.Store.Adapter.PyTorchToAxon`.
   """
   @behaviour ExTorch.Store.Adapter
 
@@ -163,6 +216,9 @@ defmodule ExTorch.Store.Adapter.AxonToPyTorch do
     "mean" => "running_mean",
     "var" => "running_var"
   }
+
+  @impl true
+  defdelegate init(options), to: ExTorch.Store.Adapter.PyTorchToAxon
 
   @impl true
   def rename(name, _shapes, _options) do

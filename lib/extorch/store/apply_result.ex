@@ -1,17 +1,21 @@
 defmodule ExTorch.Store.ApplyResult do
   @moduledoc """
-  What became of every name when a file was applied to a module. Each name of both sides is in exactly one list.
+  The result of applying a file to a module.
 
-    * `applied` - the module's tensors that were filled
-    * `missing` - the module has it, the file not
-    * `skipped` - a filter left it out
-    * `unused` - the file has it, the module not
-    * `errors` - shape, dtype or reading failed: maps of `:name, :reason, :message, :expected, :found`
+  `module` is the updated module. Each name of the file and of the module is in exactly one of these lists:
 
-  In the result that an error carries, `applied` has the names that would have been filled; the module is as it was.
+    * `applied` - tensors of the module that were replaced
+    * `missing` - tensors of the module that are not in the file
+    * `skipped` - tensors that `:only` or `:except` excluded
+    * `unused` - tensors of the file that are not in the module
+    * `errors` - tensors with the wrong shape or dtype, or that could not be read: maps with the keys `:name`,
+      `:reason`, `:message`, `:expected` and `:found`
 
-  Names are those the module knows, but for file names that no module name stands for. `module` is the updated module.
-  `suggestions` has for a missing name the unused one most like it.
+  The names are those of the module, except for tensors of the file that the module does not have. `suggestions` maps
+  missing names to the most similar unused name.
+
+  In the `result` of an `ExTorch.Error`, `applied` contains the tensors that would have been replaced, and `module` is
+  the unchanged module.
   """
 
   @type failure :: %{
@@ -41,11 +45,11 @@ defmodule ExTorch.Store.ApplyResult do
     suggestions: %{}
   ]
 
-  @doc "Is there nothing that the module wanted and did not get?"
+  @doc "Returns true if there are no missing tensors and no errors."
   @spec complete?(t()) :: boolean()
   def complete?(%__MODULE__{missing: missing, errors: errors}), do: missing == [] and errors == []
 
-  @doc "The account as text: counts, and the first ten names of each list."
+  @doc "Returns a report as text: the counts and the first ten names of each list."
   @spec summary(t()) :: String.t()
   def summary(%__MODULE__{} = result) do
     head = "#{length(result.applied)} applied"
@@ -77,7 +81,7 @@ defmodule ExTorch.Store.ApplyResult do
 
   defp line(name, result) do
     case result.suggestions do
-      %{^name => near} -> "#{name} (the file has #{near})"
+      %{^name => similar} -> "#{name} (the file has #{similar})"
       _ -> name
     end
   end

@@ -1,21 +1,44 @@
 defmodule ExTorch.Store.CheckpointFile do
   @moduledoc false
-  # An open checkpoint as the engine sees it.
+  # A store for one checkpoint file: the struct, new/2 and the callbacks that read. A module that uses it adds
+  # collect_from/2.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Store.Options
+  alias ExTorch.Store.{Engine, Options}
 
-  def with(path, options, fun) do
-    with {:ok, ckpt} <- Checkpoint.open(path, Options.reading(options)) do
+  defmacro __using__(_options) do
+    quote do
+      use ExTorch.Store
+
+      @type t :: %__MODULE__{path: Path.t(), options: map()}
+      @enforce_keys [:path, :options]
+      defstruct [:path, :options]
+
+      @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
+      @spec new(Path.t(), keyword()) :: t()
+      def new(path, opts \\ []),
+        do: %__MODULE__{path: path, options: ExTorch.Store.Options.check!(path, opts)}
+
+      @impl true
+      def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store, fun)
+    end
+  end
+
+  # Opens the checkpoint as the file map that ExTorch.Store.Engine uses.
+  @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
+        when result: term(),
+             store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+  def with(store, fun) do
+    with {:ok, ckpt} <- Checkpoint.open(store.path, Options.reading(store.options)) do
       try do
-        fun.(of(ckpt))
+        fun.(file(ckpt))
       after
         Checkpoint.close(ckpt)
       end
     end
   end
 
-  def of(ckpt) do
+  defp file(ckpt) do
     %{
       keys: Checkpoint.keys(ckpt),
       entry: &Checkpoint.entry(ckpt, &1),

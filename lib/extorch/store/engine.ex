@@ -1,27 +1,35 @@
 defmodule ExTorch.Store.Engine do
   @moduledoc false
-  # Applying and collecting, whatever the file is. A file is a map of `keys` (in file order), and functions `entry` and
-  # `tensor` of a file name.
+  # Applies files to modules and collects the tensors of modules, for all stores. A file is a map with `keys`, the names
+  # in file order, and the functions `entry` and `tensor` of such a name.
 
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.{Error, Module, Progress, Telemetry, Tensor}
+  alias ExTorch.{Error, Progress, Telemetry, Tensor}
   alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Names, Options}
+
+  @type file :: %{
+          keys: [String.t()],
+          entry: (String.t() -> {:ok, Entry.t()} | {:error, Error.t()}),
+          tensor: (String.t() -> {:ok, Tensor.t()} | {:error, Error.t()})
+        }
 
   # ---- Applying ----
 
+  @spec apply_to(file(), Path.t(), Options.t(), term()) ::
+          {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(file, path, options, module) do
     start = System.monotonic_time()
 
     with {:ok, leaves} <- Leaves.list(module),
          names = Enum.map(leaves, &elem(&1, 0)),
          {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, names) do
-      {result, wanted} = sort(file, options, leaves, pairs, outside)
+      {result, planned} = classify(file, options, leaves, pairs, outside)
       result = %{result | module: module}
 
       {result, bytes} =
         if options.allow_partial or ApplyResult.complete?(result),
-          do: read(file, options, result, wanted),
-          else: {%{result | applied: for({_, name, _, _, _} <- wanted, do: name)}, 0}
+          do: read(file, options, result, planned),
+          else: {%{result | applied: for({_, name, _, _, _} <- planned, do: name)}, 0}
 
       Telemetry.execute(
         [:extorch, :store, :apply],
@@ -35,26 +43,27 @@ defmodule ExTorch.Store.Engine do
         %{path: path}
       )
 
-      answer(result, options, module, path)
+      check_complete(result, options, module, path)
     end
   end
 
-  defp answer(result, options, module, path) do
+  defp check_complete(result, options, module, path) do
     if options.allow_partial or ApplyResult.complete?(result) do
       {:ok, result}
     else
       reason = if result.errors == [], do: :not_found, else: hd(result.errors).reason
-      # what was read before something failed is not kept
+      # Discard the tensors that were read before the failure.
       result = %{result | module: module}
 
       error =
         Error.new(
           reason,
-          "the module would stay incomplete (allow_partial: true accepts that)\n" <>
-            ApplyResult.summary(result)
+          "the tensors of the file do not fit the module (use allow_partial: true to apply those that do)\n" <>
+            ApplyResult.summary(result),
+          path
         )
 
-      {:error, Error.located(%{error | result: result}, path)}
+      {:error, %{error | result: result}}
     end
   end
 
@@ -69,92 +78,94 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
-  # Every name of both sides into one list; and what is to be read, in file order.
-  defp sort(file, options, leaves, pairs, outside) do
+  # Assigns each name of the file and of the module to one list of the result. Also returns the tensors to read, in file
+  # order, as {file name, module name, entry, leaf, target}.
+  defp classify(file, options, leaves, pairs, outside) do
     targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
 
     entry = fn from ->
       fn ->
         case file.entry.(from) do
           {:ok, entry} -> entry
-          {:error, _} -> described(from, %{shape: nil, dtype: nil})
+          {:error, _} -> placeholder(from, %{shape: nil, dtype: nil})
         end
       end
     end
 
-    {known, strange} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
+    {known, unknown} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
-    {wanted, skipped} =
+    {selected, skipped} =
       Enum.split_with(known, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
 
-    {unused, strange_skipped} =
+    {unused, unknown_skipped} =
       if options.only == nil and options.except == nil,
-        do: {strange, []},
+        do: {unknown, []},
         else:
-          Enum.split_with(strange, fn {from, name} ->
+          Enum.split_with(unknown, fn {from, name} ->
             Options.selected?(options, name, entry.(from))
           end)
 
     found = MapSet.new(known, &elem(&1, 1))
 
-    {left_out, missing} =
+    {missing_skipped, missing} =
       leaves
       |> Enum.map(&elem(&1, 0))
       |> Enum.reject(&MapSet.member?(found, &1))
       |> Enum.split_with(fn name ->
-        # a filter that looks at the entry sees what the module has
-        not Options.selected?(options, name, fn -> described(name, elem(targets[name], 1)) end)
+        # There is no entry in the file: filters of the entry receive one that describes the tensor of the module.
+        not Options.selected?(options, name, fn -> placeholder(name, elem(targets[name], 1)) end)
       end)
 
     unused = Enum.map(unused, &elem(&1, 0)) ++ outside
-    {good, errors} = check_all(wanted, file, options, targets)
+    {planned, errors} = check_all(selected, file, options, targets)
 
     result = %ApplyResult{
       missing: missing,
       skipped:
-        Enum.map(skipped, &elem(&1, 1)) ++ Enum.map(strange_skipped, &elem(&1, 0)) ++ left_out,
+        Enum.map(skipped, &elem(&1, 1)) ++
+          Enum.map(unknown_skipped, &elem(&1, 0)) ++ missing_skipped,
       unused: unused,
       errors: errors,
       suggestions: Names.suggestions(missing, unused)
     }
 
-    {result, good}
+    {result, planned}
   end
 
-  # ---- Shapes and dtypes, before anything is read ----
+  # ---- Checking shapes and dtypes before reading ----
 
-  defp check_all(wanted, file, options, targets) do
-    {good, errors} =
-      Enum.reduce(wanted, {[], []}, fn {from, name}, {good, errors} ->
+  defp check_all(selected, file, options, targets) do
+    {planned, errors} =
+      Enum.reduce(selected, {[], []}, fn {from, name}, {planned, errors} ->
         {leaf, target} = Map.fetch!(targets, name)
 
         with {:ok, entry} <- file.entry.(from),
-             :ok <- foresee(entry, target, options) do
-          {[{from, name, entry, leaf, target} | good], errors}
+             :ok <- check_entry(entry, target, options) do
+          {[{from, name, entry, leaf, target} | planned], errors}
         else
-          {:error, error} -> {good, [failure(name, error, target) | errors]}
+          {:error, error} -> {planned, [failure(name, error, target) | errors]}
         end
       end)
 
-    {Enum.reverse(good), Enum.reverse(errors)}
+    {Enum.reverse(planned), Enum.reverse(errors)}
   end
 
-  # What the adapters would make of it, tried on a tensor without values.
-  defp foresee(entry, target, %{adapters: []} = options),
+  # The adapters are run on a meta tensor to determine the resulting shape and dtype.
+  defp check_entry(entry, target, %{adapters: []} = options),
     do: compare(entry.shape, entry.dtype, target, options)
 
-  defp foresee(entry, target, options) do
-    case try_on_meta(entry, target, options.adapters) do
+  defp check_entry(entry, target, options) do
+    case adapt_meta(entry, target, options.adapters) do
       {:ok, %{shape: shape, dtype: dtype}} -> compare(shape, dtype, target, options)
       :unknown -> :ok
     end
   end
 
-  defp try_on_meta(entry, target, adapters) do
+  defp adapt_meta(entry, target, adapters) do
     meta = ExTorch.empty(entry.shape, dtype: entry.dtype, device: :meta)
     {:ok, Adapter.adapt(adapters, entry, meta, target)}
   rescue
-    # it wants to see values: then it is checked when they are there
+    # The adapter needs the values: the tensor is checked after reading.
     _ -> :unknown
   end
 
@@ -168,17 +179,18 @@ defmodule ExTorch.Store.Engine do
       :ok
     else
       found = %{shape: shape, dtype: dtype}
-      what = if shape_fits, do: "dtype", else: "shape"
+      key = if shape_fits, do: :dtype, else: :shape
 
       message =
-        "expected #{what} #{inspect(Map.get(target, String.to_existing_atom(what)))}, found #{inspect(found[String.to_existing_atom(what)])}" <>
-          if(shape_fits, do: " (ExTorch.Store.Adapter.Cast converts)", else: "")
+        "expected #{key} #{inspect(Map.get(target, key))}, got #{inspect(found[key])}" <>
+          if(shape_fits, do: " (use ExTorch.Store.Adapter.Cast to convert)", else: "")
 
       {:error, %{Error.new(:bad_argument, message) | result: found}}
     end
   end
 
-  # Sizes of 1 may repeat, and leading ones may be absent; nothing is cut.
+  # Returns true if the shape can be broadcast to the other: dimensions of size 1 are repeated, leading dimensions
+  # added.
   defp broadcasts?(from, to) do
     {from, to} = {Tuple.to_list(from), Tuple.to_list(to)}
 
@@ -201,50 +213,48 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Reading ----
 
-  defp read(file, options, result, wanted) do
-    total = Enum.reduce(wanted, 0, fn {_, _, entry, _, _}, sum -> sum + entry.nbytes end)
-    shared = shared_storages(wanted)
-    progress = Progress.new(options.on_progress, total)
+  defp read(file, options, result, planned) do
+    total = Enum.reduce(planned, 0, fn {_, _, entry, _, _}, sum -> sum + entry.nbytes end)
+    view_counts = view_counts(planned)
+    state = {%{}, [], %{}, {Progress.new(options.on_progress, total), 0}}
 
     {new, errors, _cache, {progress, bytes}} =
-      Enum.reduce(wanted, {%{}, [], %{}, {progress, 0}}, fn item,
-                                                            {new, errors, cache,
-                                                             {progress, bytes}} ->
+      Enum.reduce(planned, state, fn item, {new, errors, cache, {progress, bytes}} ->
         {from, name, entry, leaf, target} = item
-        {read, cache} = once(file, from, entry, shared, cache)
-        progress = Progress.report(progress, bytes + entry.nbytes)
-        at = {progress, bytes + entry.nbytes}
+        {read, cache} = read_shared(file, from, entry, view_counts, cache)
+        bytes = bytes + entry.nbytes
+        progress = {Progress.report(progress, bytes), bytes}
 
         with {:ok, tensor} <- read,
              {:ok, value} <- fit(tensor, entry, leaf, target, options) do
-          {Map.put(new, name, value), errors, cache, at}
+          {Map.put(new, name, value), errors, cache, progress}
         else
-          {:error, error} -> {new, [failure(name, error, target) | errors], cache, at}
+          {:error, error} -> {new, [failure(name, error, target) | errors], cache, progress}
         end
       end)
 
     Progress.finish(progress)
-    applied = for {_, name, _, _, _} <- wanted, Map.has_key?(new, name), do: name
+    applied = for {_, name, _, _, _} <- planned, Map.has_key?(new, name), do: name
     errors = result.errors ++ Enum.reverse(errors)
 
     {%{result | module: Leaves.replace(result.module, new), applied: applied, errors: errors},
      bytes}
   end
 
-  # Tied weights stay tied: what is the same view of the same storage is read once.
-  defp shared_storages(wanted) do
-    for {_, _, entry, _, _} <- wanted, entry.storage != nil, reduce: %{} do
+  # Tied weights stay tied: several names for the same view of the same storage get the same tensor.
+  defp view_counts(planned) do
+    for {_, _, entry, _, _} <- planned, entry.storage != nil, reduce: %{} do
       counts -> Map.update(counts, view(entry), 1, &(&1 + 1))
     end
   end
 
   defp view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
 
-  defp once(file, from, entry, shared, cache) do
+  defp read_shared(file, from, entry, view_counts, cache) do
     key = view(entry)
 
     cond do
-      Map.get(shared, key, 0) < 2 ->
+      Map.get(view_counts, key, 0) < 2 ->
         {file.tensor.(from), cache}
 
       Map.has_key?(cache, key) ->
@@ -258,11 +268,12 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
+  # Converts a tensor of the file to a leaf of the module.
   defp fit(tensor, entry, leaf, target, options) do
     tensor = Adapter.adapt(options.adapters, entry, tensor, target)
 
     with :ok <- compare(tensor.shape, tensor.dtype, target, options) do
-      {:ok, Module.from_tensor(leaf, tensor |> cast(target) |> expand(target))}
+      {:ok, ExTorch.Module.from_tensor(leaf, tensor |> cast(target) |> expand(target))}
     end
   rescue
     error in Error -> {:error, error}
@@ -279,14 +290,32 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Collecting ----
 
-  # {:ok, [{file name, tensor}]}
-  def collect(options, module) do
+  # Saves the tensors of a module with the function `save`, which receives the names in the file and the tensors.
+  @spec collect_from(store, term(), ([{String.t(), Tensor.t()}] -> :ok | {:error, Error.t()})) ::
+          :ok | {:error, Error.t()}
+        when store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+  def collect_from(%{path: path, options: options}, module, save) do
+    start = System.monotonic_time()
+
+    with :ok <- check_overwrite(path, options),
+         {:ok, pairs} <- collect(options, module),
+         :ok <- save.(pairs) do
+      Telemetry.execute(
+        [:extorch, :store, :collect],
+        %{duration: System.monotonic_time() - start, tensors: length(pairs)},
+        %{path: path}
+      )
+    end
+  end
+
+  # Returns the tensors with their names in the file.
+  defp collect(options, module) do
     with {:ok, leaves} <- Leaves.list(module) do
       shapes = Map.new(leaves, fn {name, _, target} -> {name, target.shape} end)
 
       kept =
         for {name, leaf, target} <- leaves,
-            entry = described(name, target),
+            entry = placeholder(name, target),
             Options.selected?(options, name, fn -> entry end),
             do: {name, leaf, entry}
 
@@ -297,7 +326,9 @@ defmodule ExTorch.Store.Engine do
       with :ok <- Names.check_collisions(pairs) do
         tensors =
           for {{_, leaf, entry}, {_, name}} <- Enum.zip(kept, pairs),
-              do: {name, Adapter.adapt(options.adapters, entry, Module.to_tensor(leaf), nil)}
+              do:
+                {name,
+                 Adapter.adapt(options.adapters, entry, ExTorch.Module.to_tensor(leaf), nil)}
 
         {:ok, tensors}
       end
@@ -306,7 +337,8 @@ defmodule ExTorch.Store.Engine do
     error in Error -> {:error, error}
   end
 
-  defp described(name, target) do
+  # Returns an entry for a tensor of the module.
+  defp placeholder(name, target) do
     struct(Entry,
       name: name,
       path: [name],
@@ -316,47 +348,52 @@ defmodule ExTorch.Store.Engine do
     )
   end
 
-  def free?(_path, %{overwrite: true}), do: :ok
+  # Returns an error if the file exists and must not be overwritten.
+  @spec check_overwrite(Path.t(), Options.t()) :: :ok | {:error, Error.t()}
+  def check_overwrite(_path, %{overwrite: true}), do: :ok
 
-  def free?(path, _options) do
-    if File.exists?(path) do
-      error = Error.new(:bad_argument, "the file exists; overwrite: true replaces it")
-      {:error, Error.located(error, path)}
-    else
-      :ok
-    end
+  def check_overwrite(path, _options) do
+    if File.exists?(path),
+      do:
+        {:error,
+         Error.new(:bad_argument, "the file exists; use overwrite: true to replace it", path)},
+      else: :ok
   end
 
-  def collected(path, count, start) do
-    Telemetry.execute(
-      [:extorch, :store, :collect],
-      %{duration: System.monotonic_time() - start, tensors: count},
-      %{path: path}
-    )
-  end
+  # ---- Names of the module ----
 
-  # ---- What a module would see ----
-
+  @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []),
          do: {:ok, Enum.map(pairs, &elem(&1, 1))}
   end
 
-  def find(file, options, name) do
+  @spec entry(file(), Options.t(), String.t()) :: {:ok, Entry.t()} | {:error, Error.t()}
+  def entry(file, options, name) do
+    with {:ok, file_name} <- find(file, options, name), do: file.entry.(file_name)
+  end
+
+  @spec tensor(file(), Options.t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
+  def tensor(file, options, name) do
+    with {:ok, file_name} <- find(file, options, name), do: file.tensor.(file_name)
+  end
+
+  # Returns the name in the file of a tensor of the module.
+  defp find(file, options, name) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
       case List.keyfind(pairs, name, 1) do
         {from, _} ->
           {:ok, from}
 
         nil ->
-          near = Names.suggestions([name], Enum.map(pairs, &elem(&1, 1)))
-          hint = if near[name], do: "; did you mean #{inspect(near[name])}?", else: ""
-          {:error, Error.new(:not_found, "there is no tensor #{inspect(name)}" <> hint)}
+          similar = Names.suggestions([name], Enum.map(pairs, &elem(&1, 1)))
+          hint = if similar[name], do: "; did you mean #{inspect(similar[name])}?", else: ""
+          {:error, Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint)}
       end
     end
   end
 
-  # Without a module there is nothing to find the key by.
+  # The top-level key can only be determined with a module.
   defp no_auto(%{top_level_key: :auto} = options), do: %{options | top_level_key: nil}
   defp no_auto(options), do: options
 end

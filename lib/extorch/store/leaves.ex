@@ -1,10 +1,13 @@
 defmodule ExTorch.Store.Leaves do
   @moduledoc false
-  # The tensors of a module by their names, and the module with others in their place.
+  # Lists the tensors of a module by name, and replaces them.
 
-  alias ExTorch.{Error, Module}
+  alias ExTorch.Error
 
-  # {:ok, [{name, leaf, target}]} in the module's own order
+  @type leaf :: {name :: String.t(), leaf :: term(), target :: ExTorch.Module.target()}
+
+  # Returns the tensors in the order of the module.
+  @spec list(term()) :: {:ok, [leaf()]} | {:error, Error.t()}
   def list(module) do
     leaves = module |> walk("") |> List.flatten()
     names = Enum.map(leaves, &elem(&1, 0))
@@ -14,31 +17,38 @@ defmodule ExTorch.Store.Leaves do
         {:ok, leaves}
 
       [name | _] ->
-        {:error, Error.new(:ambiguous, "the module has two tensors named #{inspect(name)}")}
+        {:error, Error.new(:ambiguous, "the module has several tensors named #{inspect(name)}")}
     end
   end
 
   defp walk(module, name) do
-    case Module.walk(module) do
+    case ExTorch.Module.walk(module) do
       {:parts, parts} -> for {key, part} <- parts, do: walk(part, join(name, key))
       {:tensor, target} -> [{name, module, target}]
       :other -> []
     end
   end
 
-  defp join("", key), do: text(key)
-  defp join(name, key), do: name <> "." <> text(key)
+  defp join("", key), do: key_to_string(key)
+  defp join(name, key), do: name <> "." <> key_to_string(key)
 
-  defp text(key) when is_binary(key) or is_atom(key) or is_number(key), do: to_string(key)
-  defp text(key), do: inspect(key)
+  defp key_to_string(key) when is_binary(key) or is_atom(key) or is_number(key),
+    do: to_string(key)
 
+  defp key_to_string(key), do: inspect(key)
+
+  # Returns the module with the leaves in the map, by name, in place of its own.
+  @spec replace(term(), %{String.t() => term()}) :: term()
   def replace(module, new) when map_size(new) == 0, do: module
   def replace(module, new), do: replace(module, new, "")
 
   defp replace(module, new, name) do
-    case Module.walk(module) do
+    case ExTorch.Module.walk(module) do
       {:parts, parts} ->
-        Module.rebuild(module, for({key, part} <- parts, do: replace(part, new, join(name, key))))
+        ExTorch.Module.rebuild(
+          module,
+          for({key, part} <- parts, do: replace(part, new, join(name, key)))
+        )
 
       {:tensor, _target} ->
         Map.get(new, name, module)

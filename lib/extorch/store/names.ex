@@ -1,44 +1,49 @@
 defmodule ExTorch.Store.Names do
   @moduledoc false
-  # From the names of a file to those of a module: top-level key, numbers, adapters, remapping.
+  # Maps the names of a file to those of a module: top-level key, renumbering, adapters, remapping.
 
   alias ExTorch.Error
   alias ExTorch.Store.{Adapter, Options}
 
-  # {:ok, [{file name, module name}], [file names outside the top-level key]}
+  @type pair :: {file_name :: String.t(), module_name :: String.t()}
+
+  # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name.
+  @spec plan([String.t()], (() -> %{String.t() => tuple() | nil}), Options.t(), [String.t()]) ::
+          {:ok, [pair()], [String.t()]} | {:error, Error.t()}
   def plan(keys, shapes, options, module_names) do
-    if as_they_are?(options),
+    if unchanged?(options),
       do: {:ok, Enum.map(keys, &{&1, &1}), []},
-      else: renamed(keys, shapes, options, module_names)
+      else: plan_renamed(keys, shapes, options, module_names)
   end
 
-  # Nothing renames: then nothing collides that did not before, and a large file costs no more than its names.
-  defp as_they_are?(options) do
+  # If nothing renames, there are no collisions, and the shapes are not needed.
+  defp unchanged?(options) do
     options.top_level_key == nil and not options.renumber and options.remap == [] and
       not Adapter.renames?(options.adapters)
   end
 
-  defp renamed(keys, shapes, options, module_names) do
+  defp plan_renamed(keys, shapes, options, module_names) do
     with {:ok, prefix} <- prefix(keys, shapes, options, module_names),
-         {inside, outside} = inside(keys, prefix),
-         named = named(inside, shapes, options),
-         :ok <- check_collisions(named) do
-      {:ok, named, outside}
+         {inside, outside} = strip_prefix(keys, prefix),
+         pairs = rename(inside, shapes, options),
+         :ok <- check_collisions(pairs) do
+      {:ok, pairs, outside}
     end
   end
 
-  defp named(pairs, shapes, options) do
+  defp rename(pairs, shapes, options) do
     pairs
     |> renumber(options.renumber)
-    |> adapted(shapes, options.adapters)
+    |> adapt(shapes, options.adapters)
     |> Enum.map(fn {file, name} -> {file, Options.rename(options, name)} end)
   end
 
   # ---- The top-level key ----
 
-  defp inside(keys, ""), do: {Enum.map(keys, &{&1, &1}), []}
+  # Returns {[{key, key without the prefix}], [keys without this prefix]}.
+  defp strip_prefix(keys, ""), do: {Enum.map(keys, &{&1, &1}), []}
 
-  defp inside(keys, prefix) do
+  defp strip_prefix(keys, prefix) do
     size = byte_size(prefix)
 
     {inside, outside} = Enum.split_with(keys, &String.starts_with?(&1, prefix))
@@ -48,28 +53,30 @@ defmodule ExTorch.Store.Names do
   defp prefix(_keys, _shapes, %{top_level_key: nil}, _module_names), do: {:ok, ""}
 
   defp prefix(keys, shapes, %{top_level_key: :auto} = options, module_names) do
-    wanted = MapSet.new(module_names)
+    module_names = MapSet.new(module_names)
 
+    # The score of a prefix is the number of names that the module has.
     scores =
       ["" | prefixes(keys)]
       |> Enum.map(fn prefix ->
-        {inside, _} = inside(keys, prefix)
-        {Enum.count(named(inside, shapes, options), fn {_, name} -> name in wanted end), prefix}
+        {inside, _outside} = strip_prefix(keys, prefix)
+        names = rename(inside, shapes, options)
+        {Enum.count(names, fn {_, name} -> name in module_names end), prefix}
       end)
       |> Enum.sort_by(fn {score, prefix} -> {-score, byte_size(prefix)} end)
 
     case scores do
       [{score, prefix}] when score > 0 -> {:ok, prefix}
       [{score, prefix}, {second, _} | _] when score > second and score > 0 -> {:ok, prefix}
-      [{0, _} | _] -> {:error, no_key(keys, "no part of the file has the module's names")}
-      _ -> {:error, no_key(keys, "several parts of the file fit the module", best(scores))}
+      [{0, _} | _] -> {:error, key_error(keys, "no part of the file has names of the module")}
+      _ -> {:error, key_error(keys, "several parts of the file fit the module", best(scores))}
     end
   end
 
   defp prefix(keys, _shapes, %{top_level_key: key}, _module_names) do
     if Enum.any?(keys, &String.starts_with?(&1, key <> ".")),
       do: {:ok, key <> "."},
-      else: {:error, no_key(keys, "the file has no top-level key #{inspect(key)}")}
+      else: {:error, key_error(keys, "the file has no top-level key #{inspect(key)}")}
   end
 
   defp prefixes(keys) do
@@ -85,7 +92,7 @@ defmodule ExTorch.Store.Names do
   defp best([{score, _} | _] = scores),
     do: for({^score, prefix} <- scores, do: String.trim_trailing(prefix, "."))
 
-  defp no_key(keys, what, candidates \\ nil) do
+  defp key_error(keys, message, candidates \\ nil) do
     candidates = candidates || keys |> prefixes() |> Enum.map(&String.trim_trailing(&1, "."))
 
     hint =
@@ -94,14 +101,14 @@ defmodule ExTorch.Store.Names do
         some -> "; top_level_key could be " <> Enum.map_join(some, ", ", &inspect/1)
       end
 
-    Error.new(:not_found, what <> hint)
+    Error.new(:not_found, message <> hint)
   end
 
-  # ---- Numbers ----
+  # ---- Renumbering ----
 
   defp renumber(pairs, false), do: pairs
 
-  # Numbered parts below the same name are counted anew, in their order.
+  # Numbers with the same parent are replaced by their rank.
   defp renumber(pairs, true) do
     groups =
       for {_file, name} <- pairs, {number, parent} <- numbers(name), reduce: %{} do
@@ -113,7 +120,7 @@ defmodule ExTorch.Store.Names do
         {parent, set |> Enum.sort() |> Enum.with_index() |> Map.new()}
       end)
 
-    for {file, name} <- pairs, do: {file, count_anew(String.split(name, "."), [], ranks)}
+    for {file, name} <- pairs, do: {file, renumber_name(String.split(name, "."), ranks)}
   end
 
   defp numbers(name) do
@@ -124,7 +131,7 @@ defmodule ExTorch.Store.Names do
     end
   end
 
-  defp count_anew(parts, _parent, ranks) do
+  defp renumber_name(parts, ranks) do
     parts
     |> Enum.with_index()
     |> Enum.map_join(".", fn {part, i} ->
@@ -137,16 +144,17 @@ defmodule ExTorch.Store.Names do
 
   # ---- Adapters and collisions ----
 
-  defp adapted(pairs, shapes, adapters) do
+  defp adapt(pairs, shapes, adapters) do
     if Adapter.renames?(adapters) do
-      all = shapes.()
-      short = Map.new(pairs, fn {file, name} -> {name, all[file]} end)
-      for {file, name} <- pairs, do: {file, Adapter.rename(adapters, name, short)}
+      shapes = shapes.()
+      shapes = Map.new(pairs, fn {file, name} -> {name, shapes[file]} end)
+      for {file, name} <- pairs, do: {file, Adapter.rename(adapters, name, shapes)}
     else
       pairs
     end
   end
 
+  @spec check_collisions([{String.t(), String.t()}]) :: :ok | {:error, Error.t()}
   def check_collisions(pairs) do
     Enum.reduce_while(pairs, %{}, fn {from, name}, seen ->
       case seen do
@@ -163,25 +171,24 @@ defmodule ExTorch.Store.Names do
   defp collision(a, b, name) do
     Error.new(
       :ambiguous,
-      "#{inspect(a)} and #{inspect(b)} both become #{inspect(name)}; make remap tell them apart"
+      "#{inspect(a)} and #{inspect(b)} are both renamed to #{inspect(name)}; change remap or the adapters"
     )
   end
 
-  # ---- Likeness ----
+  # ---- Suggestions ----
 
-  # For each missing name the unused one most like it. Long lists are cut: a suggestion is for people.
+  # Maps missing names to the most similar unused name. The number of names that are compared is limited.
+  @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
     unused = unused |> Enum.take(2000) |> Enum.filter(&(byte_size(&1) < 200))
 
     for name <- Enum.take(missing, 50),
         byte_size(name) < 200,
-        {score, near} <- [
-          Enum.max(Enum.map(unused, &{likeness(&1, name), &1}), fn -> {0, nil} end)
+        {score, similar} <- [
+          Enum.max(Enum.map(unused, &{String.jaro_distance(&1, name), &1}), fn -> {0, nil} end)
         ],
         score > 0.8,
         into: %{},
-        do: {name, near}
+        do: {name, similar}
   end
-
-  defp likeness(a, b), do: String.jaro_distance(a, b)
 end

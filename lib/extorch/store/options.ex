@@ -1,8 +1,8 @@
 defmodule ExTorch.Store.Options do
   @moduledoc false
-  # Options of stores, checked when a store is made.
+  # Validates and applies the options of stores.
 
-  alias ExTorch.{Error, Progress}
+  alias ExTorch.{Checkpoint, Error, Filter, Options, Progress, Saver}
   alias ExTorch.Store.Adapter
 
   @defaults [
@@ -36,26 +36,25 @@ defmodule ExTorch.Store.Options do
     :verify
   ]
 
+  @type t :: %{atom() => term()}
+
+  @spec check!(term(), keyword(), keyword()) :: t()
   def check!(path, opts, more \\ []) do
     unless is_binary(path) do
-      raise Error.new(:bad_argument, "a store has a path, not #{inspect(path, limit: 3)}")
+      raise Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 3)}")
     end
 
-    options = opts |> ExTorch.Options.validate!(@defaults ++ more) |> Map.new()
+    options = opts |> Options.validate!(@defaults ++ more) |> Map.new()
+    Options.booleans!(options, @booleans)
 
-    for key <- @booleans, not is_boolean(options[key]) do
-      raise Error.new(:bad_argument, "#{key} is true or false, not #{inspect(options[key])}")
-    end
-
-    unless options.top_level_key in [nil, :auto] or is_binary(options.top_level_key) do
-      raise Error.new(
-              :bad_argument,
-              "top_level_key is a name or :auto, not #{inspect(options.top_level_key)}"
-            )
-    end
+    unless options.top_level_key in [nil, :auto] or is_binary(options.top_level_key),
+      do: Options.invalid!(:top_level_key, "a string or :auto", options.top_level_key)
 
     Progress.check!(options.on_progress)
-    Enum.each([options.only, options.except], &check_filter!/1)
+    Filter.check!(options.only, :only)
+    Filter.check!(options.except, :except)
+    Saver.metadata!(options.metadata, :safetensors)
+    Checkpoint.Options.check!(reading(options))
 
     %{
       options
@@ -64,42 +63,25 @@ defmodule ExTorch.Store.Options do
     }
   end
 
-  # What opening the file takes.
+  # The options of ExTorch.Checkpoint.open/2.
+  @spec reading(t()) :: keyword()
   def reading(options), do: Keyword.new(Map.take(options, [:strict, :verify, :limits]))
 
+  # The options of ExTorch.save/3.
+  @spec writing(t()) :: keyword()
   def writing(options),
     do: Keyword.new(Map.take(options, [:fsync, :compact, :duplicate, :on_progress]))
 
   # ---- Filters ----
 
-  defp check_filter!(nil), do: :ok
-  defp check_filter!(name) when is_binary(name), do: :ok
-  defp check_filter!(%Regex{}), do: :ok
-  defp check_filter!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
-  defp check_filter!(list) when is_list(list), do: Enum.each(list, &check_filter!/1)
-
-  defp check_filter!(other) do
-    raise Error.new(
-            :bad_argument,
-            "only and except take names, regular expressions and functions, not #{inspect(other)}"
-          )
-  end
-
-  # The entry is asked for only by a function that wants it.
+  # `entry` is a function that returns the entry. It is only called for filters that are functions of name and entry.
+  @spec selected?(t(), String.t(), (() -> Checkpoint.Entry.t())) :: boolean()
   def selected?(%{only: nil, except: nil}, _name, _entry), do: true
 
   def selected?(%{only: only, except: except}, name, entry) do
-    (only == nil or matches?(only, name, entry)) and
-      not (except != nil and matches?(except, name, entry))
+    (only == nil or Filter.matches?(only, name, entry)) and
+      not (except != nil and Filter.matches?(except, name, entry))
   end
-
-  defp matches?(list, name, entry) when is_list(list),
-    do: Enum.any?(list, &matches?(&1, name, entry))
-
-  defp matches?(text, name, _entry) when is_binary(text), do: text == name
-  defp matches?(%Regex{} = regex, name, _entry), do: Regex.match?(regex, name)
-  defp matches?(fun, name, _entry) when is_function(fun, 1), do: fun.(name)
-  defp matches?(fun, name, entry) when is_function(fun, 2), do: fun.(name, entry.())
 
   # ---- Renaming ----
 
@@ -115,29 +97,23 @@ defmodule ExTorch.Store.Options do
         {:error, {reason, at}} ->
           raise Error.new(
                   :bad_argument,
-                  "#{inspect(elem(pair, 0))} is no regular expression: #{reason} at #{at}"
+                  "invalid regular expression #{inspect(elem(pair, 0))} in :remap: #{reason} at #{at}"
                 )
 
         _ ->
-          raise Error.new(
-                  :bad_argument,
-                  "remap takes pairs of a regular expression and a replacement, not #{inspect(pair)}"
-                )
+          Options.invalid!(:remap, "a list of {regex, replacement}", pairs)
       end
     end
   end
 
-  defp check_remap!(other) do
-    raise Error.new(
-            :bad_argument,
-            "remap is a list of pairs or a function of the name, not #{inspect(other)}"
-          )
-  end
+  defp check_remap!(other),
+    do: Options.invalid!(:remap, "a list of {regex, replacement} or a function", other)
 
   defp compile(%Regex{} = regex), do: {:ok, regex}
   defp compile(text) when is_binary(text), do: Regex.compile(text)
   defp compile(_other), do: :error
 
+  @spec rename(t(), String.t()) :: String.t()
   def rename(%{remap: []}, name), do: name
 
   def rename(%{remap: fun}, name) when is_function(fun) do
@@ -148,7 +124,7 @@ defmodule ExTorch.Store.Options do
       other ->
         raise Error.new(
                 :bad_argument,
-                "remap made #{inspect(other)} of #{inspect(name)}: a name is a string"
+                "expected the function :remap to return a string for #{inspect(name)}, got #{inspect(other)}"
               )
     end
   end

@@ -1,36 +1,25 @@
 defmodule ExTorch.Store.PyTorch do
   @moduledoc """
-  A store of one checkpoint file. Reads every format of `ExTorch.Checkpoint`, writes what `torch.save` writes.
+  A store for one checkpoint file. It reads all formats of `ExTorch.Checkpoint` and writes the zip format of
+  `torch.save`.
 
       store = ExTorch.Store.PyTorch.new("model.pt", top_level_key: "state_dict", only: ~r/^encoder/)
 
-  Collecting writes a dict of the names, under the top-level key where there is one. The options are in `ExTorch.Store`.
+  `ExTorch.Store.collect_from/2` saves a dict of names and tensors, nested in the top-level key if there is one. See
+  `ExTorch.Store` for the options.
   """
-  use ExTorch.Store
+  use ExTorch.Store.CheckpointFile
 
+  alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options}
 
-  @type t :: %__MODULE__{path: Path.t(), options: map()}
-  @enforce_keys [:path, :options]
-  defstruct [:path, :options]
-
-  @doc "A store of the file; it is opened when it is needed. Wrong options raise."
-  @spec new(Path.t(), keyword()) :: t()
-  def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
-
   @impl true
-  def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store.path, store.options, fun)
-
-  @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- Engine.free?(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         term = nest(%ExTorch.Python.Dict{pairs: pairs}, options.top_level_key),
-         :ok <- ExTorch.save(term, path, [format: :zip] ++ Options.writing(options)) do
-      Engine.collected(path, length(pairs), start)
-    end
+  def collect_from(store, module) do
+    Engine.collect_from(store, module, fn pairs ->
+      %Dict{pairs: pairs}
+      |> nest(store.options.top_level_key)
+      |> ExTorch.save(store.path, [format: :zip] ++ Options.writing(store.options))
+    end)
   end
 
   defp nest(dict, key) when key in [nil, :auto], do: dict

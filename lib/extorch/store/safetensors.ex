@@ -1,40 +1,20 @@
 defmodule ExTorch.Store.Safetensors do
   @moduledoc """
-  A store of one safetensors file.
+  A store for one safetensors file.
 
       store = ExTorch.Store.Safetensors.new("model.safetensors", metadata: %{"format" => "pt"})
 
-  Reads whatever `ExTorch.Checkpoint` reads, writes safetensors. The options are in `ExTorch.Store`. Safetensors cannot say
-  that tensors share memory: tied weights are an error when they are collected, unless `duplicate: true`.
+  It reads all formats of `ExTorch.Checkpoint` and writes safetensors. See `ExTorch.Store` for the options. Safetensors
+  cannot represent shared memory: saving tied weights is an error, unless `duplicate: true` is given.
   """
-  use ExTorch.Store
+  use ExTorch.Store.CheckpointFile
 
+  alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options}
 
-  @type t :: %__MODULE__{path: Path.t(), options: map()}
-  @enforce_keys [:path, :options]
-  defstruct [:path, :options]
-
-  @doc "A store of the file; it is opened when it is needed. Wrong options raise."
-  @spec new(Path.t(), keyword()) :: t()
-  def new(path, opts \\ []), do: %__MODULE__{path: path, options: Options.check!(path, opts)}
-
   @impl true
-  def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store.path, store.options, fun)
-
-  @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- Engine.free?(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         :ok <-
-           ExTorch.save(
-             %ExTorch.Python.Dict{pairs: pairs},
-             path,
-             [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
-           ) do
-      Engine.collected(path, length(pairs), start)
-    end
+  def collect_from(%{options: options} = store, module) do
+    opts = [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
+    Engine.collect_from(store, module, &ExTorch.save(%Dict{pairs: &1}, store.path, opts))
   end
 end

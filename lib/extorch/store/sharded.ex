@@ -1,38 +1,43 @@
 defmodule ExTorch.Store.Sharded do
   @moduledoc """
-  A store of several files and their index, as Hugging Face has them: `model.safetensors.index.json` or
-  `pytorch_model.bin.index.json` with its shards beside it.
+  A store for the shards of a Hugging Face index: `model.safetensors.index.json` or `pytorch_model.bin.index.json`, with
+  the shards in the same directory.
 
       store = ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
 
-  The path is the index, or a folder with one index in it. Collecting writes shards of at most `:max_shard_size` (bytes, or
-  `"5GB"`, `"500MB"`, `"5GiB"`; 5 GB unless told; a tensor larger than that has a shard of its own), the format by the
-  index's name, and the index last. The other options are in `ExTorch.Store`.
+  The path is the path of the index, or of a directory that contains one index. `ExTorch.Store.collect_from/2` writes
+  the shards and then the index. The name of the index determines the format of the shards.
 
-  Every shard is opened when it is first needed. A shard that is missing, a path that leaves the folder, and a name that two
-  shards have are errors.
+  It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
+  of the same name.
+
+  ## Options
+
+  All options of `ExTorch.Store`, and:
+
+    * `:max_shard_size` - the maximum size of a shard: bytes, or a string like `"5GB"`, `"500MB"` or `"5GiB"`. A larger
+      tensor gets its own shard. Defaults to `"5GB"`.
   """
   use ExTorch.Store
 
-  alias ExTorch.{Checkpoint, Error, JSON, Tensor}
-  alias ExTorch.Store.{Engine, Options}
-
-  @index_limit 64 * 1024 * 1024
+  alias ExTorch.{Checkpoint, Error}
+  alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
 
-  @doc "A store of the index; its files are opened when they are needed. Wrong options raise."
+  @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
   def new(path, opts \\ []) do
     options = Options.check!(path, opts, max_shard_size: "5GB")
-    %__MODULE__{path: path, options: %{options | max_shard_size: bytes!(options.max_shard_size)}}
+    size = parse_size!(options.max_shard_size)
+    %__MODULE__{path: path, options: %{options | max_shard_size: size}}
   end
 
-  defp bytes!(n) when is_integer(n) and n > 0, do: n
+  defp parse_size!(bytes) when is_integer(bytes) and bytes > 0, do: bytes
 
-  defp bytes!(text) when is_binary(text) do
+  defp parse_size!(text) when is_binary(text) do
     units = %{
       "" => 1,
       "KB" => 1.0e3,
@@ -47,23 +52,23 @@ defmodule ExTorch.Store.Sharded do
          {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()) do
       trunc(number * factor)
     else
-      _ -> bytes!(:wrong)
+      _ -> invalid_size!(text)
     end
   end
 
-  defp bytes!(other) do
-    raise Error.new(
-            :bad_argument,
-            "max_shard_size is a number of bytes or \"5GB\", not #{inspect(other)}"
-          )
+  defp parse_size!(other), do: invalid_size!(other)
+
+  @spec invalid_size!(term()) :: no_return()
+  defp invalid_size!(value) do
+    ExTorch.Options.invalid!(:max_shard_size, "a number of bytes or a string like \"5GB\"", value)
   end
 
   # ---- Reading ----
 
   @impl true
   def with_file(store, fun) do
-    with {:ok, index} <- index_path(store.path),
-         {:ok, weight_map} <- read_index(index),
+    with {:ok, index} <- ShardIndex.find(store.path),
+         {:ok, weight_map} <- ShardIndex.read(index),
          {:ok, shards} <- open_all(index, weight_map, store.options) do
       try do
         with {:ok, keys} <- check_names(index, weight_map, shards),
@@ -74,35 +79,36 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  # ExTorch.load/2 of an index, or of a folder that has one: all shards as one dict.
+  # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
   @doc false
   def index?(path) when is_binary(path),
     do:
       String.ends_with?(path, ".index.json") or
-        (File.dir?(path) and match?({:ok, _}, index_path(path)))
+        (File.dir?(path) and match?({:ok, _}, ShardIndex.find(path)))
 
   def index?(_source), do: false
 
+  # Loads all shards as one dict. Checks the names of all shards before reading tensors.
   @doc false
   def load(path, opts) do
-    # the names are checked first: what two shards have, or none, is found without reading it
-    with {:ok, index} <- index_path(path),
+    Checkpoint.Options.check!(opts)
+
+    with {:ok, index} <- ShardIndex.find(path),
          {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
-         {:ok, weight_map} <- read_index(index) do
+         {:ok, weight_map} <- ShardIndex.read(index) do
       weight_map
-      |> Map.values()
-      |> Enum.uniq()
-      |> Enum.sort()
-      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, done} ->
-        case ExTorch.load(Path.join(Path.dirname(index), shard), opts) do
+      |> ShardIndex.shards()
+      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
+        case ExTorch.load(ShardIndex.sibling(index, shard), opts) do
           {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
-            {:cont, {:ok, done ++ pairs}}
+            {:cont, {:ok, loaded ++ pairs}}
 
           {:ok, map} when is_map(map) ->
-            {:cont, {:ok, done ++ Map.to_list(map)}}
+            {:cont, {:ok, loaded ++ Map.to_list(map)}}
 
           {:ok, _} ->
-            {:halt, {:error, located(:corrupt, "the shard #{shard} holds no dict", index)}}
+            {:halt,
+             {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", index)}}
 
           error ->
             {:halt, error}
@@ -119,15 +125,15 @@ defmodule ExTorch.Store.Sharded do
   end
 
   defp file(keys, weight_map, shards) do
-    ask = fn fun ->
+    in_shard = fn fun ->
       fn name -> fun.(Map.fetch!(shards, Map.fetch!(weight_map, name)), name) end
     end
 
     %{
       keys: keys,
-      # storages of two shards may have one key
+      # Storages of different shards may have the same key: make it unique.
       entry:
-        ask.(fn ckpt, name ->
+        in_shard.(fn ckpt, name ->
           with {:ok, entry} <- Checkpoint.entry(ckpt, name),
                do:
                  {:ok,
@@ -136,58 +142,17 @@ defmodule ExTorch.Store.Sharded do
                     else: entry
                   )}
         end),
-      tensor: ask.(&Checkpoint.tensor/2)
+      tensor: in_shard.(&Checkpoint.tensor/2)
     }
   end
 
-  defp index_path(path) do
-    if File.dir?(path) do
-      case Path.wildcard(Path.join(path, "*.index.json")) do
-        [index] -> {:ok, index}
-        [] -> {:error, located(:not_found, "the folder has no index (*.index.json)", path)}
-        _ -> {:error, located(:ambiguous, "the folder has several indexes; name one", path)}
-      end
-    else
-      {:ok, path}
-    end
-  end
-
-  defp read_index(index) do
-    with {:ok, %{size: size}} when size <= @index_limit <- File.stat(index),
-         {:ok, text} <- File.read(index),
-         {:ok, %{"weight_map" => map}} when is_map(map) <-
-           JSON.decode(text),
-         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
-      {:ok, map}
-    else
-      {:ok, %{size: _}} ->
-        {:error, located(:limit, "an index of more than #{@index_limit} bytes", index)}
-
-      {:error, %Error{} = error} ->
-        {:error, Error.located(error, index)}
-
-      {:error, :enoent} ->
-        {:error, located(:not_found, "there is no such index", index)}
-
-      {:error, reason} ->
-        {:error,
-         located(:io, "the index could not be read: #{:file.format_error(reason)}", index)}
-
-      _ ->
-        {:error, located(:corrupt, "the index has no weight_map of names and files", index)}
-    end
-  end
-
   defp open_all(index, weight_map, options) do
-    folder = Path.dirname(index)
-
     weight_map
-    |> Map.values()
-    |> Enum.uniq()
-    |> Enum.sort()
+    |> ShardIndex.shards()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <- Checkpoint.open(Path.join(folder, name), Options.reading(options)) do
+           {:ok, ckpt} <-
+             Checkpoint.open(ShardIndex.sibling(index, name), Options.reading(options)) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
@@ -197,22 +162,26 @@ defmodule ExTorch.Store.Sharded do
     end)
   end
 
-  # Shards lie beside their index, and nowhere else.
+  # Shards must be in the directory of the index.
   defp check_inside(name, index) do
     if Path.type(name) == :relative and Path.basename(name) == name and
          name not in ["", ".", ".."],
        do: :ok,
        else:
          {:error,
-          located(:forbidden, "the shard #{inspect(name)} is not in the index's folder", index)}
+          Error.new(
+            :forbidden,
+            "the shard #{inspect(name)} is not in the directory of the index",
+            index
+          )}
   end
 
   defp shard_error(%{reason: :not_found} = error, name),
-    do: %{error | message: "the shard #{name} is missing: fetch it, or the whole folder, again"}
+    do: %{error | message: "the shard #{name} is missing; download the directory again"}
 
   defp shard_error(error, _name), do: error
 
-  # Names in the order of the shards; each in the shard that the index says, and in no other.
+  # Returns the names in the order of the shards. Each must be in the shard that the index gives, and in no other.
   defp check_names(index, weight_map, shards) do
     shards
     |> Enum.sort()
@@ -222,7 +191,11 @@ defmodule ExTorch.Store.Sharded do
         %{^name => other} ->
           {:halt,
            {:error,
-            located(:ambiguous, "#{inspect(name)} is in two shards, #{other} and #{shard}", index)}}
+            Error.new(
+              :ambiguous,
+              "#{inspect(name)} is in two shards, #{other} and #{shard}",
+              index
+            )}}
 
         _ ->
           keys = if weight_map[name] == shard, do: [name | keys], else: keys
@@ -237,9 +210,9 @@ defmodule ExTorch.Store.Sharded do
 
           {name, shard} ->
             {:error,
-             located(
+             Error.new(
                :corrupt,
-               "the index says that #{inspect(name)} is in #{shard}, and it is not",
+               "#{inspect(name)} is not in #{shard}, although the index refers to it",
                index
              )}
         end
@@ -249,27 +222,12 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  defp located(reason, message, path), do: Error.located(Error.new(reason, message), path)
-
   # ---- Writing ----
 
   @impl true
-  def collect_from(%__MODULE__{path: path, options: options}, module) do
-    start = System.monotonic_time()
-
-    with :ok <- check_index_name(path),
-         :ok <- Engine.free?(path, options),
-         {:ok, pairs} <- Engine.collect(options, module),
-         shards = split(pairs, options.max_shard_size),
-         named = name_shards(path, shards),
-         :ok <- free_shards(path, named, options),
-         old = old_shards(path),
-         :ok <- write_shards(path, named, options),
-         :ok <- write_index(path, named, options) do
-      # shards of ours that only the old index named are of no use any more
-      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(beside(path, name))
-      Engine.collected(path, length(pairs), start)
-    end
+  def collect_from(store, module) do
+    with :ok <- check_index_name(store.path),
+         do: Engine.collect_from(store, module, &ShardWriter.write(store.path, &1, store.options))
   end
 
   defp check_index_name(path) do
@@ -277,163 +235,10 @@ defmodule ExTorch.Store.Sharded do
       do: :ok,
       else:
         {:error,
-         located(
+         Error.new(
            :bad_argument,
-           "an index is named like model.safetensors.index.json or pytorch_model.bin.index.json",
+           "expected the name of the index to end in .index.json, as in model.safetensors.index.json",
            path
          )}
-  end
-
-  # Tensors stay in their order; one that is too large has a shard of its own.
-  defp split(pairs, limit) do
-    {shards, last, _} =
-      Enum.reduce(pairs, {[], [], 0}, fn {_, tensor} = pair, {shards, shard, size} ->
-        bytes = Tensor.nbytes(tensor)
-
-        if shard != [] and size + bytes > limit,
-          do: {[Enum.reverse(shard) | shards], [pair], bytes},
-          else: {shards, [pair | shard], size + bytes}
-      end)
-
-    Enum.reverse([Enum.reverse(last) | shards])
-  end
-
-  defp name_shards(path, shards) do
-    {base, extension} = stem(path)
-    count = length(shards)
-    pad = &String.pad_leading(to_string(&1), 5, "0")
-
-    for {pairs, i} <- Enum.with_index(shards, 1),
-        do: {"#{base}-#{pad.(i)}-of-#{pad.(count)}#{extension}", pairs}
-  end
-
-  defp free_shards(path, named, options) do
-    Enum.find_value(named, :ok, fn {name, _} ->
-      case Engine.free?(Path.join(Path.dirname(path), name), options) do
-        :ok -> nil
-        error -> error
-      end
-    end)
-  end
-
-  # Only what has the name of a shard: an index may say anything.
-  defp old_shards(path) do
-    {base, extension} = stem(path)
-    ours = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
-
-    with true <- File.exists?(path),
-         {:ok, weight_map} <- read_index(path) do
-      weight_map |> Map.values() |> Enum.uniq() |> Enum.filter(&Regex.match?(ours, &1))
-    else
-      _ -> []
-    end
-  end
-
-  defp stem(path) do
-    stem = path |> Path.basename() |> String.replace_suffix(".index.json", "")
-    {Path.rootname(stem), Path.extname(stem)}
-  end
-
-  defp beside(path, name), do: Path.join(Path.dirname(path), name)
-
-  # All are written under other names first, and only then put in place: a full disk leaves the old ones as they were.
-  defp write_shards(path, named, options) do
-    written =
-      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, done} ->
-        temporary = beside(path, ".extorch-new-" <> name)
-
-        case ExTorch.save(
-               %ExTorch.Python.Dict{pairs: pairs},
-               temporary,
-               shard_options(name, options)
-             ) do
-          :ok -> {:cont, {:ok, [{temporary, beside(path, name)} | done]}}
-          error -> {:halt, {Error.located(error, beside(path, name)), done}}
-        end
-      end)
-
-    case written do
-      {:ok, pairs} ->
-        Enum.find_value(pairs, :ok, fn {temporary, target} ->
-          case File.rename(temporary, target) do
-            :ok ->
-              nil
-
-            {:error, reason} ->
-              {:error,
-               located(
-                 :io,
-                 "the shard could not be put in its place: #{:file.format_error(reason)}",
-                 target
-               )}
-          end
-        end)
-
-      {error, pairs} ->
-        for {temporary, _} <- pairs, do: File.rm(temporary)
-        error
-    end
-  end
-
-  defp shard_options(name, options) do
-    if Path.extname(name) == ".safetensors",
-      do:
-        [
-          format: :safetensors,
-          metadata: Map.merge(%{"format" => "pt"}, Map.new(options.metadata))
-        ] ++
-          Options.writing(options),
-      else: [format: :zip] ++ Options.writing(options)
-  end
-
-  defp write_index(path, named, options) do
-    total =
-      for {_, pairs} <- named,
-          {_, tensor} <- pairs,
-          reduce: 0,
-          do: (sum -> sum + Tensor.nbytes(tensor))
-
-    metadata =
-      Map.new(options.metadata, fn {key, value} -> {to_string(key), quote_json(value)} end)
-
-    head =
-      metadata
-      |> Map.put("total_size", to_string(total))
-      |> Enum.map_join(",\n", fn {key, value} -> "    #{quote_json(key)}: #{value}" end)
-
-    map =
-      for({name, pairs} <- named, {tensor, _} <- pairs, do: {tensor, name})
-      |> Enum.sort()
-      |> Enum.map_join(",\n", fn {tensor, name} ->
-        "    #{quote_json(tensor)}: #{quote_json(name)}"
-      end)
-
-    text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
-    temporary = path <> ".extorch-#{System.unique_integer([:positive])}"
-
-    with :ok <- File.write(temporary, text, [:sync]),
-         :ok <- File.rename(temporary, path) do
-      :ok
-    else
-      {:error, reason} ->
-        File.rm(temporary)
-
-        {:error,
-         located(:io, "the index could not be written: #{:file.format_error(reason)}", path)}
-    end
-  end
-
-  defp quote_json(text) do
-    escaped =
-      for <<char::utf8 <- text>>, into: "" do
-        case char do
-          ?" -> "\\\""
-          ?\\ -> "\\\\"
-          c when c < 0x20 -> "\\u" <> String.pad_leading(Integer.to_string(c, 16), 4, "0")
-          c -> <<c::utf8>>
-        end
-      end
-
-    "\"" <> escaped <> "\""
   end
 end

@@ -1,6 +1,6 @@
 defmodule ExTorch.Streaming.Body do
   @moduledoc """
-  Loads a checkpoint from the body of a request as it arrives, in any Plug.
+  Loads a checkpoint from a request body in a Plug while it arrives.
 
       def call(conn, _opts) do
         case ExTorch.Streaming.Body.load(conn, limits: [total_bytes: 20_000_000_000]) do
@@ -9,45 +9,55 @@ defmodule ExTorch.Streaming.Body do
         end
       end
 
-  Nothing must have read the body before: put the plug in front of `Plug.Parsers`. The module needs no dependency; it
-  calls `read_body/2` of the connection it is given.
+  The body must not have been read before: put the plug in front of `Plug.Parsers`. This module has no dependencies. It
+  calls `read_body/2` of the module of the connection struct.
   """
 
-  alias ExTorch.{Error, Streaming}
+  alias ExTorch.{Error, Options, Streaming}
+  alias ExTorch.Streaming.Loader
 
-  @read_bytes 1024 * 1024
+  @read_options [:read_length, :read_timeout, length: 1024 * 1024]
 
   @doc """
-  Reads the body and gives what it holds.
+  Reads the request body and returns the term it contains.
 
-  Options are those of `ExTorch.Streaming.loader/1`, and `:length` (1 MiB), `:read_length` and `:read_timeout` of
-  `Plug.Conn.read_body/2`. Bytes behind the checkpoint are an error, since nobody would see them.
+  Bytes after the checkpoint are an error.
+
+  ## Options
+
+  All options of `ExTorch.Streaming.loader/1`, and `:length` (1 MiB by default), `:read_length` and `:read_timeout` of
+  `Plug.Conn.read_body/2`.
   """
   @spec load(conn, keyword()) :: {:ok, term(), conn} | {:error, Error.t(), conn}
         when conn: struct()
   def load(%_{} = conn, opts \\ []) do
-    {read, opts} = Keyword.split(opts, [:length, :read_length, :read_timeout])
-    read = Keyword.merge([length: @read_bytes], read)
-    more(conn, {:more, Streaming.loader(opts)}, read)
+    opts = Options.validate!(opts, @read_options ++ Loader.known_options())
+    {read_opts, opts} = Keyword.split(opts, [:length, :read_length, :read_timeout])
+
+    for {key, value} <- read_opts,
+        not (is_integer(value) and value > 0),
+        do: Options.invalid!(key, "a positive integer", value)
+
+    more(conn, {:more, Streaming.loader(opts)}, read_opts)
   end
 
-  defp more(%module{} = conn, state, read) do
-    case module.read_body(conn, read) do
-      {:more, chunk, conn} -> step(conn, feed(state, chunk), read)
+  defp more(%module{} = conn, state, read_opts) do
+    case module.read_body(conn, read_opts) do
+      {:more, chunk, conn} -> step(conn, feed(state, chunk), read_opts)
       {:ok, chunk, conn} -> finish(conn, feed(state, chunk))
-      {:error, reason} -> {:error, failed(reason), conn}
+      {:error, reason} -> {:error, read_error(reason), conn}
     end
   end
 
-  defp step(conn, {:error, error}, _read), do: {:error, error, conn}
-  defp step(conn, state, read), do: more(conn, state, read)
+  defp step(conn, {:error, error}, _read_opts), do: {:error, error, conn}
+  defp step(conn, state, read_opts), do: more(conn, state, read_opts)
 
   defp feed({:more, loader}, chunk), do: Streaming.feed(loader, chunk)
   defp feed({:done, term, rest}, ""), do: {:done, term, rest}
-  defp feed({:done, _term, _rest}, _chunk), do: {:error, too_much()}
+  defp feed({:done, _term, _rest}, _chunk), do: {:error, trailing_bytes()}
 
   defp finish(conn, {:done, term, ""}), do: {:ok, term, conn}
-  defp finish(conn, {:done, _term, _rest}), do: {:error, too_much(), conn}
+  defp finish(conn, {:done, _term, _rest}), do: {:error, trailing_bytes(), conn}
   defp finish(conn, {:error, error}), do: {:error, error, conn}
 
   defp finish(conn, {:more, loader}) do
@@ -55,10 +65,12 @@ defmodule ExTorch.Streaming.Body do
     {:error, error, conn}
   end
 
-  defp too_much, do: Error.new(:corrupt, "the body goes on behind the checkpoint")
+  defp trailing_bytes,
+    do: Error.new(:corrupt, "the request body has more bytes after the end of the checkpoint")
 
-  defp failed(:timeout), do: Error.new(:timeout, "the client was silent for too long")
+  defp read_error(:timeout),
+    do: Error.new(:timeout, "timeout while reading the request body; see the option read_timeout")
 
-  defp failed(reason),
-    do: Error.new(:io, "the body could not be read: #{inspect(reason)}")
+  defp read_error(reason),
+    do: Error.new(:io, "the request body could not be read: #{inspect(reason)}")
 end

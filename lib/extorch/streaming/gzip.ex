@@ -1,14 +1,15 @@
 defmodule ExTorch.Streaming.Gzip do
   @moduledoc false
-  # A gzip, unpacked piece by piece: a small one may hold much, so what comes out is bounded at each step. Several gzips one
-  # after the other are one, as for gunzip.
+  # Decompresses gzip data in steps of bounded size, because little input may expand to a lot of output. Several gzip
+  # members one after another are decompressed as one, as gunzip does.
 
   alias ExTorch.Error
 
   @window_with_gzip_header 31
 
+  @spec stream(Enumerable.t()) :: Enumerable.t()
   def stream(enumerable) do
-    Stream.transform(enumerable, &open/0, &unpack/2, &:zlib.close/1)
+    Stream.transform(enumerable, &open/0, &inflate/2, &:zlib.close/1)
   end
 
   defp open do
@@ -17,20 +18,20 @@ defmodule ExTorch.Streaming.Gzip do
     z
   end
 
-  defp unpack(chunk, z), do: {Stream.unfold({:input, chunk}, &step(z, &1)), z}
+  defp inflate(chunk, z), do: {Stream.unfold({:input, chunk}, &step(z, &1)), z}
 
-  defp step(_z, :over), do: nil
+  defp step(_z, :done), do: nil
 
   defp step(z, state) do
     input = with {:input, chunk} <- state, do: chunk
 
     case :zlib.safeInflate(z, input) do
       {:continue, output} -> {output, []}
-      {:finished, output} -> {output, :over}
+      {:finished, output} -> {output, :done}
     end
   rescue
     error in ErlangError ->
-      reraise Error.new(:corrupt, "the gzip is broken: #{inspect(error.original)}"),
+      reraise Error.new(:corrupt, "invalid gzip data: #{inspect(error.original)}"),
               __STACKTRACE__
   end
 end

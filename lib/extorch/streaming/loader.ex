@@ -1,8 +1,8 @@
 defmodule ExTorch.Streaming.Loader do
   @moduledoc """
-  A checkpoint that is coming in: the state between two pieces of `ExTorch.Streaming.feed/2`.
+  The state of loading a checkpoint from a stream. See `ExTorch.Streaming.feed/2`.
 
-  It is `Collectable`, so that `Enum.into/2` feeds it and gives `{:ok, term, rest}` or `{:error, e}`:
+  A loader is `Collectable`. `Enum.into/2` feeds it and returns `{:ok, term, rest}` or `{:error, error}`:
 
       iex> bytes = ExTorch.Streaming.save(%{a: ExTorch.tensor([1, 2])}) |> Enum.to_list() |> IO.iodata_to_binary()
       iex> {:ok, term, rest} = Enum.into([bytes, "next"], ExTorch.Streaming.loader())
@@ -14,20 +14,30 @@ defmodule ExTorch.Streaming.Loader do
   alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
   alias ExTorch.{Error, Memory, Native, Progress}
 
-  @type t :: %__MODULE__{
-          resource: reference(),
-          ckpt: Checkpoint.t(),
-          number: non_neg_integer(),
-          on_tensor: (String.t(), ExTorch.Tensor.t() -> any()) | nil,
-          keep: boolean(),
-          missing: non_neg_integer(),
-          entries: [Checkpoint.Entry.t()] | nil,
-          by_index: tuple() | nil,
-          progress: term(),
-          ready: list()
-        }
+  @typep on_tensor :: (String.t(), ExTorch.Tensor.t() -> any())
 
-  # `keep`: tensors are collected for the object. `entries` and `by_index` only where names are wanted.
+  @typedoc false
+  @opaque options :: {on_tensor() | nil, Options.t()}
+
+  @typedoc "The state of a loader."
+  @opaque t :: %__MODULE__{
+            resource: reference(),
+            ckpt: Handle.t(),
+            number: non_neg_integer(),
+            on_tensor: on_tensor() | nil,
+            keep: boolean(),
+            expected: non_neg_integer(),
+            entries: [Checkpoint.Entry.t()] | nil,
+            by_index: tuple() | nil,
+            progress: Progress.t() | nil,
+            ready: [[{non_neg_integer(), ExTorch.Tensor.t() | struct()}]]
+          }
+
+  # keep: whether tensors are kept for the object that feed/2 returns
+  # expected: the minimum number of bytes until the end of the checkpoint
+  # entries, by_index: set once the tensors are described, and only if names or entries are needed
+  # ready: complete tensors as lists of {index, tensor}, newest list first
+  # number: the number of this state; the NIFs use it to detect old loaders
   @enforce_keys [:resource, :ckpt]
   defstruct [
     :resource,
@@ -38,40 +48,56 @@ defmodule ExTorch.Streaming.Loader do
     :progress,
     number: 0,
     keep: true,
-    missing: 1,
+    expected: 1,
     ready: []
   ]
 
+  # The options of loaders with their defaults.
   @doc false
-  def new(opts, keep \\ true) do
-    {on_tensor, opts} = Keyword.pop(opts, :on_tensor)
-    refuse!(opts)
-    options = Options.check!(opts)
+  @spec known_options() :: keyword()
+  def known_options, do: [on_tensor: nil] ++ Options.stream_options()
 
-    unless on_tensor == nil or is_function(on_tensor, 2) do
-      raise Error.new(:bad_argument, "on_tensor is a function of a name and a tensor")
-    end
+  # Validates options. Returns the function on_tensor and the options of the checkpoint.
+  @doc false
+  @spec check!(keyword()) :: options()
+  def check!(opts) do
+    {on_tensor, opts} =
+      opts |> ExTorch.Options.validate!(known_options()) |> Keyword.pop!(:on_tensor)
 
-    native = Options.native(options)
+    unless on_tensor == nil or is_function(on_tensor, 2),
+      do: ExTorch.Options.invalid!(:on_tensor, "a function of a name and a tensor", on_tensor)
 
-    {resource, checkpoint} =
-      Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
+    {on_tensor, Options.check!(opts)}
+  end
 
-    ckpt = %Checkpoint{resource: checkpoint, source: :stream, options: options}
+  @doc false
+  @spec new(keyword()) :: t()
+  def new(opts), do: opts |> check!() |> start(true)
+
+  # Creates a loader. With `keep: false` it does not build the object: see push/3.
+  @doc false
+  @spec start(options(), boolean()) :: t()
+  def start({on_tensor, options}, keep) do
+    {resource, checkpoint} = new_native(options)
+    ckpt = %Checkpoint{resource: checkpoint, source: nil, options: options}
     %__MODULE__{resource: resource, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
   end
 
-  defp refuse!(opts) do
-    for key <- [:mmap, :offset], Keyword.has_key?(opts, key) do
-      raise Error.new(:bad_argument, "#{key} is for files: a stream is read forward only")
-    end
+  defp new_native(options) do
+    native = Options.native(options)
+    Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
   end
+
+  # The minimum number of bytes until the end of the checkpoint.
+  @doc false
+  @spec expected(t()) :: non_neg_integer()
+  def expected(%__MODULE__{expected: expected}), do: expected
 
   # ---- Feeding ----
 
-  # {:more, loader} | {:done, term, rest} | {:error, e}
   @doc false
-  def feed(loader, chunk) do
+  @spec feed(t(), iodata()) :: {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
+  def feed(%__MODULE__{} = loader, chunk) do
     case push(loader, chunk, fn _pair -> :ok end) do
       {:done, loader, rest} ->
         with {:ok, term} <- finish(loader), do: {:done, term, rest}
@@ -81,26 +107,31 @@ defmodule ExTorch.Streaming.Loader do
     end
   end
 
-  # The same without the object: every {name, tensor} goes to `each` as it completes.
+  # Calls `each` with {name, tensor} when a tensor is complete. Does not build the object.
   @doc false
+  @spec push(t(), iodata(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
+          {:more, t()} | {:done, t(), binary()} | {:error, Error.t()}
   def push(%__MODULE__{} = loader, chunk, each) do
-    with {:ok, pieces} <- pieces(chunk),
-         {:ok, :ok} <- claim(loader) do
-      holding(loader, fn -> push_all(loader, pieces, each) end)
+    with {:ok, binaries} <- to_binaries(chunk),
+         :ok <- claim(loader) do
+      push_claimed(loader, binaries, each)
     end
   end
 
-  # The stream ended too early.
+  # Returns the error of a stream that ends before its checkpoint.
   @doc false
-  def ended(loader) do
-    with {:ok, :ok} <- claim(loader) do
-      holding(loader, fn -> Native.loader_ended(loader.resource) end)
+  @spec ended(t()) :: {:error, Error.t()}
+  def ended(%__MODULE__{} = loader) do
+    with :ok <- claim(loader) do
+      error = Native.loader_ended(loader.resource)
+      release(loader, true)
+      error
     end
   end
 
-  # A stream whose feeding failed, or was left by an exception of a callback, is over.
-  defp holding(loader, fun) do
-    result = fun.()
+  # The loader is finished after an error, and if a callback raises.
+  defp push_claimed(loader, binaries, each) do
+    result = push_all(loader, binaries, each)
     number = release(loader, not match?({:more, _}, result))
 
     case result do
@@ -113,48 +144,56 @@ defmodule ExTorch.Streaming.Loader do
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
-  # One process at a time feeds a loader, and only its newest state.
-  defp claim(loader),
-    do: Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end)
+  # Only one process at a time may feed a loader, and only its newest state.
+  defp claim(loader) do
+    with {:ok, _} <- Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end),
+         do: :ok
+  end
 
-  defp release(loader, over?), do: Native.loader_release(loader.resource, over?)
+  defp release(loader, finished?), do: Native.loader_release(loader.resource, finished?)
 
-  defp pieces(chunk) when is_binary(chunk), do: {:ok, [chunk]}
+  defp to_binaries(chunk) when is_binary(chunk), do: {:ok, [chunk]}
 
-  defp pieces(chunk) do
+  defp to_binaries(chunk) do
     {:ok, :erlang.iolist_to_iovec(chunk)}
   rescue
     ArgumentError ->
-      {:error, Error.new(:bad_argument, "a chunk is iodata, not #{inspect(chunk, limit: 3)}")}
+      {:error,
+       Error.new(
+         :bad_argument,
+         "expected a chunk to be iodata, got #{inspect(chunk, limit: 3)}"
+       )}
   end
 
-  defp push_all(loader, [piece | rest], each) do
-    case push_piece(loader, piece, each) do
-      {:more, loader} -> push_all(loader, rest, each)
-      {:done, loader, left} -> {:done, loader, IO.iodata_to_binary([left | rest])}
+  defp push_all(loader, [binary | binaries], each) do
+    case push_binary(loader, binary, each) do
+      {:more, loader} -> push_all(loader, binaries, each)
+      {:done, loader, rest} -> {:done, loader, IO.iodata_to_binary([rest | binaries])}
       {:error, error} -> {:error, error}
     end
   end
 
   defp push_all(loader, [], _each), do: {:more, loader}
 
-  defp push_piece(loader, piece, each) do
-    case Memory.run(fn -> Native.loader_feed(loader.resource, piece) end) do
+  # The same binary is passed until the NIF returns :more or :done; it remembers its position. :described means that the
+  # tensors are known and can be selected.
+  defp push_binary(loader, binary, each) do
+    case Memory.run(fn -> Native.loader_feed(loader.resource, binary) end) do
       {:ok, :described} ->
-        with {:ok, loader} <- select(loader), do: push_piece(loader, piece, each)
+        with {:ok, loader} <- select(loader), do: push_binary(loader, binary, each)
 
-      {:ok, {event, received, missing, ready}} ->
+      {:ok, {event, received, expected, ready}} ->
         progress = loader.progress && Progress.report(loader.progress, received)
-        loader = %{loader | missing: missing, progress: progress}
+        loader = %{loader | expected: expected, progress: progress}
 
-        with {:ok, loader} <- take(loader, Enum.reverse(ready), each) do
-          if event == :again, do: push_piece(loader, piece, each), else: {:more, loader}
+        with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
+          if event == :again, do: push_binary(loader, binary, each), else: {:more, loader}
         end
 
       {:ok, {:done, used, ready}} ->
-        with {:ok, loader} <- take(loader, Enum.reverse(ready), each) do
+        with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
           Progress.finish(loader.progress)
-          {:done, loader, binary_part(piece, used, byte_size(piece) - used)}
+          {:done, loader, binary_part(binary, used, byte_size(binary) - used)}
         end
 
       {:error, error} ->
@@ -162,15 +201,15 @@ defmodule ExTorch.Streaming.Loader do
     end
   end
 
-  # ---- Which tensors ----
+  # ---- Selecting tensors ----
 
   defp select(%{ckpt: %{options: options} = ckpt} = loader) do
     named? = options.only != nil or options.device != :cpu or loader.on_tensor != nil
 
     with {:ok, entries} <- entries(ckpt, named? or not loader.keep),
-         wanted = wanted(options, entries),
+         indices = selected_indices(options, entries),
          {:ok, {bytes, logical}} <-
-           Memory.run(fn -> Native.loader_select(loader.resource, wanted) end),
+           Memory.run(fn -> Native.loader_select(loader.resource, indices) end),
          :ok <- BatchLoad.check_total(ckpt, max(bytes, logical)) do
       {:ok,
        %{
@@ -185,37 +224,36 @@ defmodule ExTorch.Streaming.Loader do
   defp entries(_ckpt, false), do: {:ok, nil}
   defp entries(ckpt, true), do: Handle.entries(ckpt)
 
-  defp wanted(%{only: nil}, _entries), do: :all
+  defp selected_indices(%{only: nil}, _entries), do: :all
 
-  defp wanted(options, entries) do
+  defp selected_indices(options, entries) do
     for entry <- entries, Options.selected?(options, entry), do: entry.index
   end
 
-  # ---- Tensors as they complete ----
+  # ---- Complete tensors ----
 
-  defp take(loader, [], _each), do: {:ok, loader}
+  defp add_ready(loader, [], _each), do: {:ok, loader}
 
-  defp take(%{by_index: nil} = loader, ready, _each),
+  defp add_ready(%{by_index: nil} = loader, ready, _each),
     do: {:ok, %{loader | ready: [ready | loader.ready]}}
 
-  defp take(loader, [{index, tensor} | ready], each) do
+  defp add_ready(loader, [{index, tensor} | ready], each) do
     entry = elem(loader.by_index, index)
 
     with {:ok, tensor} <- Handle.to_device(loader.ckpt, tensor, entry) do
       if loader.on_tensor, do: loader.on_tensor.(entry.name, tensor)
       each.({entry.name, tensor})
       kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
-      take(%{loader | ready: kept}, ready, each)
+      add_ready(%{loader | ready: kept}, ready, each)
     end
   end
 
   defp finish(%{ckpt: ckpt, entries: entries, ready: ready}) do
-    made = ready |> Enum.concat() |> List.keysort(0)
-    tensors = Enum.map(made, &elem(&1, 1))
+    tensors = ready |> Enum.concat() |> List.keysort(0) |> Enum.map(&elem(&1, 1))
 
     if ckpt.options.only do
-      wanted = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
-      BatchLoad.assemble(ckpt, entries, wanted, tensors)
+      selected = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
+      BatchLoad.assemble(ckpt, entries, selected, tensors)
     else
       Handle.object(ckpt, tensors)
     end
@@ -236,7 +274,7 @@ defmodule ExTorch.Streaming.Loader do
   end
 
   defimpl Inspect do
-    def inspect(%{missing: missing}, _opts),
-      do: "#ExTorch.Streaming.Loader<at least #{missing} bytes to come>"
+    def inspect(%{expected: expected}, _opts),
+      do: "#ExTorch.Streaming.Loader<expects at least #{expected} bytes>"
   end
 end

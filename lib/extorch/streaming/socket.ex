@@ -1,19 +1,20 @@
 defmodule ExTorch.Streaming.Socket do
   @moduledoc false
-  # Sending to and receiving from connected sockets of three kinds.
+  # Sends to and receives from sockets of :gen_tcp, :ssl and :socket.
 
   alias ExTorch.{Error, Options}
   alias ExTorch.Streaming.Loader
 
   @type t :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
 
-  # As much as stays in the processor's cache until it is copied.
+  # Small enough to stay in the CPU cache until it is copied.
   @chunk 256 * 1024
-  # Less than this is not worth a receive of its own: then whatever is there is taken.
+  # If fewer bytes are expected, receives whatever is available.
   @small 64 * 1024
-  @most 64 * 1024 * 1024
+  # gen_tcp returns :enomem for larger receives.
+  @max_receive 64 * 1024 * 1024
 
-  # ---- Which kind: the module it belongs to. Only who has a socket of ssl needs that application ----
+  # ---- The kind of a socket is the module of its functions ----
 
   defp kind(socket) when is_port(socket), do: :gen_tcp
   defp kind({:"$inet", _module, _socket}), do: :gen_tcp
@@ -21,19 +22,23 @@ defmodule ExTorch.Streaming.Socket do
   defp kind(socket) when is_tuple(socket) and elem(socket, 0) == :sslsocket, do: :ssl
 
   defp kind(other) do
-    raise Error.new(:bad_argument, "#{inspect(other, limit: 3)} is no connected socket")
+    raise Error.new(
+            :bad_argument,
+            "expected a socket of :gen_tcp, :ssl or :socket, got #{inspect(other, limit: 3)}"
+          )
   end
 
   # ---- Sending ----
 
+  @spec send(t(), Enumerable.t(), timeout()) :: :ok | {:error, Error.t()}
   def send(socket, chunks, timeout) do
     kind = kind(socket)
-    Options.timeout!(timeout)
+    timeout = Options.timeout!(timeout)
 
     try do
       with_send_timeout(kind, socket, timeout, fn -> send_all(kind, socket, chunks, timeout) end)
     rescue
-      # what cannot be saved
+      # The stream of chunks raises if the term cannot be saved.
       error in Error -> {:error, error}
     end
   end
@@ -42,7 +47,7 @@ defmodule ExTorch.Streaming.Socket do
     Enum.reduce_while(chunks, {:ok, 0}, fn chunk, {:ok, sent} ->
       case write(kind, socket, chunk, timeout) do
         :ok -> {:cont, {:ok, sent + :erlang.iolist_size(chunk)}}
-        {:error, reason} -> {:halt, {:error, failed(reason, "sending", sent)}}
+        {:error, reason} -> {:halt, {:error, socket_error(reason, "sending", sent)}}
       end
     end)
     |> case do
@@ -68,7 +73,7 @@ defmodule ExTorch.Streaming.Socket do
     end
   end
 
-  # Sockets of gen_tcp and ssl have the timeout as an option, which is put back afterwards.
+  # For gen_tcp and ssl the timeout is a socket option. It is restored afterwards.
   defp with_send_timeout(kind, _socket, timeout, fun)
        when kind == :socket or timeout == :infinity,
        do: fun.()
@@ -87,75 +92,89 @@ defmodule ExTorch.Streaming.Socket do
         end
 
       {:error, reason} ->
-        {:error, failed(reason, "sending", 0)}
+        {:error, socket_error(reason, "sending", 0)}
     end
   end
 
   # ---- Receiving ----
 
-  def recv(socket, loader, opts) do
-    timeout = Keyword.get(opts, :timeout, :infinity)
-    chunk = Keyword.get(opts, :chunk, @chunk)
-    Options.timeout!(timeout)
-    Options.chunk!(chunk)
-    link = %{kind: kind(socket), socket: socket, timeout: timeout, chunk: chunk}
-    buffer = IO.iodata_to_binary(Keyword.get(opts, :buffer, ""))
+  # The options of recv/3 with their defaults.
+  @spec recv_options() :: keyword()
+  def recv_options, do: [buffer: "", timeout: :infinity, chunk: @chunk]
+
+  @spec recv(t(), Loader.options(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
+  def recv(socket, loader_options, opts) do
+    conn = %{
+      kind: kind(socket),
+      socket: socket,
+      timeout: Options.timeout!(opts[:timeout]),
+      chunk: Options.chunk!(opts[:chunk])
+    }
+
+    buffer = buffer!(opts[:buffer])
+    loader = Loader.start(loader_options, true)
     state = if buffer == "", do: {:more, loader}, else: Loader.feed(loader, buffer)
-    more(state, link, byte_size(buffer))
+    receive_all(state, conn, byte_size(buffer))
   end
 
-  defp more({:more, loader}, link, got) do
-    case read(link, ask(loader.missing, link)) do
-      {:ok, data} -> more(Loader.feed(loader, data), link, got + byte_size(data))
-      {:error, reason} -> stopped(loader, reason, got)
+  defp buffer!(buffer) do
+    IO.iodata_to_binary(buffer)
+  rescue
+    ArgumentError -> Options.invalid!(:buffer, "iodata", buffer)
+  end
+
+  defp receive_all({:more, loader}, conn, received) do
+    case read(conn, receive_size(Loader.expected(loader), conn)) do
+      {:ok, data} -> receive_all(Loader.feed(loader, data), conn, received + byte_size(data))
+      {:error, reason} -> receive_failed(loader, reason, received)
     end
   end
 
-  defp more({:done, term, rest}, _link, _got), do: {:ok, term, rest}
-  defp more({:error, error}, _link, _got), do: {:error, error}
+  defp receive_all({:done, term, rest}, _conn, _received), do: {:ok, term, rest}
+  defp receive_all({:error, error}, _conn, _received), do: {:error, error}
 
-  # Above 64 MiB gen_tcp has no memory, whatever there is.
-  defp ask(missing, link) do
-    if missing >= @small, do: missing |> min(link.chunk) |> min(@most), else: 0
+  # 0 means any number of bytes.
+  defp receive_size(expected, conn) do
+    if expected >= @small, do: expected |> min(conn.chunk) |> min(@max_receive), else: 0
   end
 
-  defp stopped(loader, reason, got) when reason in [:closed, :epipe, :econnreset] and got > 0,
-    do: Loader.ended(loader)
+  defp receive_failed(loader, reason, received)
+       when reason in [:closed, :epipe, :econnreset] and received > 0,
+       do: Loader.ended(loader)
 
-  defp stopped(loader, reason, got) do
-    _over = Loader.ended(loader)
-    {:error, failed(reason, "receiving", got)}
+  defp receive_failed(loader, reason, received) do
+    _error = Loader.ended(loader)
+    {:error, socket_error(reason, "receiving", received)}
   end
 
-  defp read(%{kind: :socket} = link, size) do
-    case :socket.recv(link.socket, size, [], link.timeout) do
+  defp read(%{kind: :socket} = conn, size) do
+    case :socket.recv(conn.socket, size, [], conn.timeout) do
       {:ok, data} -> {:ok, data}
       {:error, {reason, _data}} -> {:error, reason}
       {:error, reason} -> {:error, reason}
     end
   end
 
-  # In list mode it is a list.
-  defp read(%{kind: module} = link, size) do
-    with {:ok, data} <- module.recv(link.socket, size, link.timeout),
+  # The data is a list if the socket is in list mode.
+  defp read(%{kind: module} = conn, size) do
+    with {:ok, data} <- module.recv(conn.socket, size, conn.timeout),
          do: {:ok, IO.iodata_to_binary(data)}
   end
 
   # ---- Errors ----
 
-  defp failed(:timeout, what, bytes),
-    do: Error.new(:timeout, "the peer took too long for a chunk, after #{what} #{bytes} bytes")
+  defp socket_error(:timeout, action, bytes),
+    do: Error.new(:timeout, "timeout while waiting for the peer, after #{action} #{bytes} bytes")
 
-  defp failed(reason, _what, 0) when reason in [:closed, :econnreset],
-    do: Error.new(:closed, "the peer closed the connection, and no message had begun")
+  defp socket_error(reason, _action, 0) when reason in [:closed, :econnreset],
+    do: Error.new(:closed, "the peer closed the connection before a message began")
 
-  defp failed(:closed, what, bytes),
-    do: Error.new(:truncated, "the peer closed the connection after #{what} #{bytes} bytes")
+  defp socket_error(:closed, action, bytes),
+    do: Error.new(:truncated, "the peer closed the connection after #{action} #{bytes} bytes")
 
-  defp failed(:einval, "receiving", _bytes),
-    do:
-      Error.new(:io, "the socket cannot be asked for bytes: it has to be passive, active: false")
+  defp socket_error(:einval, "receiving", _bytes),
+    do: Error.new(:io, "cannot receive from an active socket; make it passive with active: false")
 
-  defp failed(reason, what, bytes),
-    do: Error.new(:io, "#{what} failed after #{bytes} bytes: #{inspect(reason)}")
+  defp socket_error(reason, action, bytes),
+    do: Error.new(:io, "#{action} failed after #{bytes} bytes: #{inspect(reason)}")
 end

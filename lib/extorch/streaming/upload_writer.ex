@@ -1,6 +1,6 @@
 defmodule ExTorch.Streaming.UploadWriter do
   @moduledoc """
-  Loads a checkpoint while it is being uploaded through a LiveView: a `Phoenix.LiveView.UploadWriter`.
+  A `Phoenix.LiveView.UploadWriter` that loads a checkpoint while it is being uploaded.
 
       allow_upload(socket, :model,
         accept: :any,
@@ -8,17 +8,17 @@ defmodule ExTorch.Streaming.UploadWriter do
         writer: fn _name, _entry, _socket -> {ExTorch.Streaming.UploadWriter, limits: [total_bytes: 20_000_000_000]} end
       )
 
-  The bytes go from each chunk into the tensors' memory, and no file is written. Options are those of
-  `ExTorch.Streaming.loader/1`; `:on_tensor` is called in the upload's own process, so it sends to the LiveView what should
-  be seen before the upload has ended:
+  The bytes of each chunk are copied into the memory of the tensors. No file is written. The options are those of
+  `ExTorch.Streaming.loader/1`. `:on_tensor` is called in the process of the upload; it can send messages to the
+  LiveView to show progress:
 
       view = self()
       {ExTorch.Streaming.UploadWriter, on_tensor: fn name, tensor -> send(view, {:tensor, name, tensor.shape}) end}
 
-  When the upload is done, `consume_uploaded_entries/3` gets `%{term: term}`; bytes behind the checkpoint are ignored. A
-  file that is no checkpoint, or too large by the limits, ends the upload at once with the error that says why.
+  When the upload is complete, `consume_uploaded_entries/3` receives `%{term: term}`. Bytes after the checkpoint are
+  ignored. The upload stops with an error as soon as the file turns out not to be a checkpoint or to exceed the limits.
 
-  It needs no dependency: without LiveView it is just a module with these functions.
+  This module has no dependencies. It implements the behaviour if LiveView is available.
   """
 
   alias ExTorch.{Error, Streaming}
@@ -27,10 +27,10 @@ defmodule ExTorch.Streaming.UploadWriter do
     @behaviour Phoenix.LiveView.UploadWriter
   end
 
-  @typedoc "What has come so far."
+  @typedoc "The state of an upload."
   @type state :: {:more, Streaming.loader()} | {:done, term()} | {:error, Error.t()}
 
-  @doc "Begins."
+  @doc "Creates the state of an upload."
   @spec init(keyword()) :: {:ok, state()} | {:error, Error.t()}
   def init(opts) do
     {:ok, {:more, Streaming.loader(opts)}}
@@ -38,13 +38,13 @@ defmodule ExTorch.Streaming.UploadWriter do
     error in Error -> {:error, error}
   end
 
-  @doc "What the consumer of the upload gets."
+  @doc "Returns what the consumer of the upload receives."
   @spec meta(state()) :: %{optional(:term) => term(), optional(:error) => Error.t()}
   def meta({:done, term}), do: %{term: term}
   def meta({:error, error}), do: %{error: error}
   def meta({:more, _loader}), do: %{}
 
-  @doc "Feeds a chunk."
+  @doc "Feeds a chunk to the loader."
   @spec write_chunk(binary(), state()) :: {:ok, state()} | {:error, Error.t(), state()}
   def write_chunk(data, {:more, loader}) do
     case Streaming.feed(loader, data) do
@@ -57,7 +57,7 @@ defmodule ExTorch.Streaming.UploadWriter do
   def write_chunk(_data, {:done, term}), do: {:ok, {:done, term}}
   def write_chunk(_data, {:error, error}), do: {:error, error, {:error, error}}
 
-  @doc "Ends: an upload that is done before its checkpoint is an error."
+  @doc "Ends the upload. It is an error if the checkpoint is incomplete."
   @spec close(state(), :done | :cancel | {:error, term()}) :: {:ok, state()} | {:error, Error.t()}
   def close({:more, loader}, :done), do: Streaming.ended(loader)
   def close({:error, error}, :done), do: {:error, error}

@@ -1,6 +1,6 @@
 defmodule ExTorch.Tensor.Blob do
   @moduledoc """
-  A tensor's memory as an address, for other native libraries in the same OS process, and back.
+  The memory of a tensor as an address, for other native libraries in the same OS process.
 
       iex> t = ExTorch.tensor([1, 2, 3])
       iex> blob = ExTorch.Tensor.Blob.to_blob(t)
@@ -9,19 +9,28 @@ defmodule ExTorch.Tensor.Blob do
       iex> ExTorch.Tensor.to_list(t)
       [11, 12, 13]
 
-  Both directions are one native call of constant cost; no byte is copied.
+  `to_blob/1` and `from_blob/2` are native calls of constant cost. They never copy the data.
 
-  ## Who owns what
+  ## Fields
 
-    * `to_blob/1` gives the blob an `owner` of its own: the address is good while the blob (or its `owner`) lives, even
-      after `ExTorch.Tensor.release/1` of the tensor. The memory never moves: operators that would move it are refused.
-    * `from_blob/2` pins the owner natively, in the tensor: a slice of the tensor, or a binary made of it, is enough to
-      keep the memory. The owner inside a `%Blob{}` is pinned without asking, and `owner:` pins any other term, for
-      example a resource of the library that gave the address, or the binary the address points into.
-    * Frozen memory (see `ExTorch.Tensor`) stays frozen, whichever way it is reached.
+    * `:ptr` - the address of the first element
+    * `:shape` - a tuple
+    * `:strides` - a list, in elements
+    * `:dtype`, `:device` - as in `ExTorch.Tensor`
+    * `:element_size` - in bytes
+    * `:owner` - a tensor that keeps the memory alive
 
-  `strides` are in elements. What is not plain memory (a conj or neg view, a sparse, quantized or meta tensor) has no
-  blob.
+  ## Ownership
+
+    * The `owner` of a blob is a separate `%ExTorch.Tensor{}` over the same memory. The address is valid while the blob
+      or its owner is alive, even after `ExTorch.Tensor.release/1` of the tensor that `to_blob/1` was called with. The
+      memory never moves: operators that would move it raise an error.
+    * `from_blob/2` pins the owner natively. Every tensor, slice and binary made from the result keeps the memory alive
+      by itself. The owner of a `%Blob{}` is always pinned. The `:owner` option pins any other term, for example a
+      resource of the library that the address comes from, or the binary that the address points into.
+    * Frozen memory (see `ExTorch.Tensor`) stays frozen in all views.
+
+  Only plain memory can be a blob. `to_blob/1` raises for conj and neg views and for sparse, quantized and meta tensors.
   """
 
   alias ExTorch.{Native, Options, Tensor}
@@ -29,23 +38,25 @@ defmodule ExTorch.Tensor.Blob do
   @type t :: %__MODULE__{
           ptr: non_neg_integer(),
           shape: tuple(),
-          strides: tuple(),
+          strides: [non_neg_integer()],
           dtype: ExTorch.DType.dtype(),
           device: ExTorch.Device.device(),
           element_size: pos_integer(),
-          owner: term()
+          owner: Tensor.t() | nil
         }
 
   @enforce_keys [:ptr, :shape, :strides, :dtype, :device, :element_size]
   defstruct [:ptr, :shape, :strides, :dtype, :device, :element_size, :owner]
 
   @doc """
-  The memory of a tensor (or of a view made by `from_blob/2`).
+  Returns the memory of a tensor, or of a view made by `from_blob/2`, as a blob.
 
       iex> t = ExTorch.tensor([[1.0, 2.0], [3.0, 4.0]])
       iex> blob = ExTorch.Tensor.Blob.to_blob(ExTorch.Tensor.transpose(t))
       iex> {blob.shape, blob.strides, blob.dtype, blob.device, blob.element_size}
-      {{2, 2}, {1, 2}, :float32, :cpu, 4}
+      {{2, 2}, [1, 2], :float32, :cpu, 4}
+      iex> ExTorch.Tensor.to_list(blob.owner)
+      [[1.0, 3.0], [2.0, 4.0]]
   """
   @spec to_blob(Tensor.t() | Tensor.BlobView.t()) :: t()
   def to_blob(%module{} = tensor) when module in [Tensor, Tensor.BlobView] do
@@ -56,22 +67,25 @@ defmodule ExTorch.Tensor.Blob do
   end
 
   @doc """
-  A tensor over memory that something else owns.
+  Returns a tensor over memory that something else owns.
 
-  `info` is a `%Blob{}`, or any map or struct with `ptr`, `shape` and `dtype`, and optionally `strides` (in elements,
-  contiguous when left out) and `device` (`:cpu` when left out). Options:
+  `info` is a `%Blob{}`, or any map or struct with `:ptr`, `:shape` and `:dtype`. `:strides` (in elements) and `:device`
+  are optional; the defaults are contiguous strides and `:cpu`. Shape and strides are lists or tuples.
 
-    * `:owner` - a term to pin for as long as the memory is seen. With it the result is a
-      `%ExTorch.Tensor.BlobView{tensor, owner}`, without it the bare tensor.
-    * `:validate` - `true` by default: an address that is not memory of this process is an error instead of a crash.
-      `false` saves two system calls; shape, strides and dtype are checked in any case.
+  ## Options
 
-  Without an owner the caller answers for the memory.
+    * `:owner` - a term to pin while any view of the memory exists. With this option the result is a
+      `%ExTorch.Tensor.BlobView{}` of the tensor and the owner, without it the bare tensor.
+    * `:validate` - if `true` (the default), an address that is not readable memory of this process raises an error.
+      `false` skips this check, which takes two system calls. Without it, such an address crashes the VM. Shape, strides
+      and dtype are always checked.
+
+  If neither `info` nor the options have an owner, the caller must keep the memory valid.
   """
   @spec from_blob(t() | map(), keyword()) :: Tensor.t() | Tensor.BlobView.t()
   def from_blob(info, opts \\ [])
 
-  # The usual calls are matched: looking through options takes longer than the rest.
+  # The common calls are matched here, because validating the options takes longer than the native call.
   def from_blob(info, []) when is_map(info), do: from_blob(info, nil, true)
   def from_blob(info, validate: validate) when is_map(info), do: from_blob(info, nil, validate)
 

@@ -1,8 +1,8 @@
 defmodule ExTorch.Tensor.BlobView do
   @moduledoc """
-  A tensor over memory that `owner` owns (`ExTorch.Tensor.Blob.from_blob/2`).
+  A tensor over memory that `owner` owns, as returned by `ExTorch.Tensor.Blob.from_blob/2` with the `:owner` option.
 
-  The pair is for people: the tensor alone keeps the owner too.
+  The struct only shows who owns the memory: the tensor alone keeps the owner alive, too.
 
       iex> memory = :binary.copy(<<1.5::float-32-native>>, 100)
       iex> %{ptr: ptr} = memory |> ExTorch.Tensor.from_binary({100}, :float32) |> ExTorch.Tensor.Blob.to_blob()

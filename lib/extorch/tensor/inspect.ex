@@ -1,10 +1,10 @@
 defimpl Inspect, for: ExTorch.Tensor do
-  # A few lines for a tensor of any size: only the corner that is shown is read.
+  # Prints a few lines for a tensor of any size. Only the elements that are printed are read.
   import Inspect.Algebra
 
   alias ExTorch.Tensor
 
-  # Of all dimensions but the last together; `limit` cuts the elements.
+  # The maximum number of rows over all dimensions but the last. The option `limit` limits the elements.
   @rows 8
 
   def inspect(tensor, opts) do
@@ -38,10 +38,10 @@ defimpl Inspect, for: ExTorch.Tensor do
   defp values(tensor, opts) do
     limit = if opts.limit == :infinity, do: Tensor.numel(tensor), else: max(opts.limit, 1)
 
-    with {:ok, strides} <- ok(fn -> Tensor.strides(tensor) end),
+    with {:ok, strides} <- rescue_error(fn -> Tensor.strides(tensor) end),
          true <- strides != nil || {:error, :sparse},
          {:ok, corner} <- corner(tensor, limit, opts.limit == :infinity),
-         {:ok, list} <- ok(fn -> Tensor.to_list(corner) end) do
+         {:ok, list} <- rescue_error(fn -> Tensor.to_list(corner) end) do
       {:ok, nested(list, Tuple.to_list(corner.shape), Tuple.to_list(tensor.shape), opts)}
     else
       {:error, :sparse} -> {:error, "(sparse)"}
@@ -50,20 +50,20 @@ defimpl Inspect, for: ExTorch.Tensor do
     end
   end
 
-  # Cuts every dimension to what will be shown, as views: the last by the elements that are left, the others also by
-  # the rows that are.
+  # Returns a view of the elements that are printed. The last dimension is limited by the number of elements that may
+  # still be printed, the others also by the number of rows.
   defp corner(tensor, limit, all?) do
     dims = tensor.shape |> Tuple.to_list() |> Enum.with_index() |> Enum.reverse()
     rows = if all?, do: limit, else: @rows
 
     Enum.reduce_while(dims, {tensor, limit, :last}, fn {size, dim}, {view, elements, rows_left} ->
       room = if rows_left == :last, do: elements, else: min(elements, rows_left)
-      shown = min(size, max(room, 1))
+      printed = min(size, max(room, 1))
 
-      case cut(view, dim, size, shown) do
+      case narrow(view, dim, size, printed) do
         {:ok, view} ->
-          rows_left = if rows_left == :last, do: rows, else: div(rows_left, max(shown, 1))
-          {:cont, {view, div(elements, max(shown, 1)), rows_left}}
+          rows_left = if rows_left == :last, do: rows, else: div(rows_left, max(printed, 1))
+          {:cont, {view, div(elements, max(printed, 1)), rows_left}}
 
         {:error, error} ->
           {:halt, {:error, error}}
@@ -75,12 +75,12 @@ defimpl Inspect, for: ExTorch.Tensor do
     end
   end
 
-  defp cut(view, _dim, size, size), do: {:ok, view}
+  defp narrow(view, _dim, size, size), do: {:ok, view}
 
-  defp cut(view, dim, _size, shown),
-    do: ok(fn -> ExTorch.op("aten::narrow", [view, dim, 0, shown]) end)
+  defp narrow(view, dim, _size, printed),
+    do: rescue_error(fn -> ExTorch.op("aten::narrow", [view, dim, 0, printed]) end)
 
-  defp ok(fun) do
+  defp rescue_error(fun) do
     {:ok, fun.()}
   rescue
     error in ExTorch.Error -> {:error, error}
@@ -88,12 +88,12 @@ defimpl Inspect, for: ExTorch.Tensor do
 
   defp nested(number, [], [], opts), do: to_doc(number, opts)
 
-  defp nested(list, [shown | corner], [size | shape], opts) do
-    more = if shown < size, do: ["..."], else: []
+  defp nested(list, [printed | corner], [size | shape], opts) do
+    more = if printed < size, do: ["..."], else: []
     inner = Enum.map(list, &nested(&1, corner, shape, opts)) ++ more
 
     if corner == [] do
-      # numbers flow over as many lines as they need
+      # Wraps numbers over as many lines as needed.
       group(nest(concat(["[", fold_doc(inner, &flex_glue(concat(&1, ","), &2)), "]"]), 1))
     else
       rows = fold_doc(inner, &concat([&1, ",", line(), &2]))

@@ -1,5 +1,5 @@
-/* Checkpoints under the sanitizers: every fixture given as an argument is opened and read whole; cut at every length;
- * with every bit turned; and with every allocation failing once. Nothing may crash, hang or leak. */
+/* Opens and reads every file given as an argument: unchanged, truncated at every length, with every bit flipped, and
+ * with every allocation failing once. Nothing may crash, hang or leak. */
 #include <string.h>
 
 #include "check.h"
@@ -19,13 +19,13 @@ static xt_status open_all(xt_checkpoint *c, xt_record_reader *reader, xt_error *
   return status;
 }
 
-/* A sum over all that a tensor sees, so that a view that reaches too far is caught. */
+/* Reads every element of a tensor, so that the sanitizer reports a view that exceeds its storage. */
 static unsigned touch(const xt_tensor_desc *t, const xt_view *view) {
   int64_t index[64] = {0}, elements = 1;
   unsigned sum = 0;
   size_t item = xt_dtype_get(t->dtype)->size;
   for (uint32_t d = 0; d < t->ndim; d++) elements *= t->sizes[d];
-  for (int64_t left = elements < 100000 ? elements : 100000; left-- > 0;) {
+  for (int64_t remaining = elements < 100000 ? elements : 100000; remaining-- > 0;) {
     int64_t at = 0;
     for (uint32_t d = 0; d < t->ndim; d++) at += index[d] * view->strides[d];
     for (size_t i = 0; i < item; i++) sum += view->data[(size_t)at * item + i];
@@ -35,7 +35,7 @@ static unsigned touch(const xt_tensor_desc *t, const xt_view *view) {
 }
 
 static xt_status read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_error *error) {
-  xt_batch_load loader;
+  xt_batch_load load;
   xt_view view;
   bool finished = false;
   xt_status status = XT_STATUS_ok;
@@ -48,24 +48,24 @@ static xt_status read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_e
     status = xt_record_reader_view(reader, t, &view, error);
     if (status == XT_STATUS_ok) touch(t, &view), xt_region_drop(view.region);
   }
-  if (status == XT_STATUS_ok) status = xt_batch_load_begin(&loader, reader, wanted, error);
-  else memset(&loader, 0, sizeof loader);
-  while (status == XT_STATUS_ok && !finished) status = xt_batch_load_step(&loader, 1000, &finished, error);
+  if (status == XT_STATUS_ok) status = xt_batch_load_begin(&load, reader, wanted, error);
+  else memset(&load, 0, sizeof load);
+  while (status == XT_STATUS_ok && !finished) status = xt_batch_load_step(&load, 1000, &finished, error);
   for (size_t i = 0; i < c->index.count && status == XT_STATUS_ok; i++) {
     const xt_tensor_desc *t = c->index.entries[i].tensor;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
-    xt_record_reader_view_region(loader.regions[t->storage], t, &view);
+    xt_record_reader_view_region(load.regions[t->storage], t, &view);
     touch(t, &view);
     xt_region_drop(view.region);
   }
-  xt_batch_load_free(&loader);
+  xt_batch_load_free(&load);
   free(wanted);
   return status;
 }
 
-static xt_status try_memory(const uint8_t *data, size_t size, bool verify, xt_error *error) {
+static xt_status try_bytes(const uint8_t *data, size_t size, bool verify, xt_error *error) {
   xt_checkpoint c;
-  /* memory of exactly this size: a byte too far is seen */
+  /* A copy of exactly this size, so that the sanitizer reports a read past its end. */
   uint8_t *exact = __real_malloc(size ? size : 1);
   memcpy(exact, data, size);
   xt_region memory = {.data = exact, .size = size};
@@ -82,29 +82,13 @@ static xt_status try_memory(const uint8_t *data, size_t size, bool verify, xt_er
   return status;
 }
 
-static uint8_t *slurp(const char *path, size_t *size) {
-  FILE *file = fopen(path, "rb");
-  CHECK(file);
-  fseek(file, 0, SEEK_END);
-  *size = (size_t)ftell(file);
-  rewind(file);
-  uint8_t *data = __real_malloc(*size + 1);
-  CHECK(fread(data, 1, *size, file) == *size);
-  fclose(file);
-  return data;
-}
-
-static void sweep(const char *path) {
-  size_t size;
-  uint8_t *data = slurp(path, &size);
+static void reads_whole(const char *path, const uint8_t *data, size_t size) {
   xt_error error;
-  /* the first of several saves is complete without the others, and a tar without its padding */
-  bool ends_early = strstr(path, "several") || strstr(path, "tar.pt");
-  xt_status whole = try_memory(data, size, true, &error);
-  if (whole != XT_STATUS_ok) fprintf(stderr, "%s: %s\n", path, error.message);
-  CHECK(whole == XT_STATUS_ok);
+  xt_status status = try_bytes(data, size, true, &error);
+  if (status != XT_STATUS_ok) fprintf(stderr, "%s: %s\n", path, error.message);
+  CHECK(status == XT_STATUS_ok);
 
-  /* from a file as well, by pread: the same reads another way */
+  /* The same from a file, with pread. */
   xt_file file;
   xt_checkpoint c;
   CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
@@ -118,32 +102,49 @@ static void sweep(const char *path) {
   CHECK(read_all(&c, &reader, &error) == XT_STATUS_ok);
   xt_checkpoint_free(&c);
   xt_file_close(&file);
+}
 
-  if (size <= 64 << 10)
-    for (size_t cut = 0; cut < size; cut++) {
-      xt_status status = try_memory(data, cut, false, &error);
-      CHECK(status != XT_STATUS_ok || ends_early);
-    }
-  for (size_t bit = 0; size <= 6000 && bit < 8 * size; bit++) {
+static void refuses_every_truncation(const char *path, const uint8_t *data, size_t size) {
+  xt_error error;
+  /* The first of several saves is complete without the others, and a tar file without its padding. */
+  bool may_end_early = strstr(path, "several") || strstr(path, "tar.pt");
+  for (size_t cut = 0; cut < size; cut++) {
+    xt_status status = try_bytes(data, cut, false, &error);
+    CHECK(status != XT_STATUS_ok || may_end_early);
+  }
+}
+
+static void survives_every_flipped_bit(uint8_t *data, size_t size) {
+  xt_error error;
+  for (size_t bit = 0; bit < 8 * size; bit++) {
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
-    try_memory(data, size, bit % 2, &error);
+    try_bytes(data, size, bit % 2, &error);
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
   }
+}
+
+static void survives_every_failed_allocation(const uint8_t *data, size_t size) {
+  xt_error error;
   for (fail_at = 0;; fail_at++) {
     allocations = 0;
-    xt_status status = try_memory(data, size, false, &error);
+    xt_status status = try_bytes(data, size, false, &error);
     if (allocations <= fail_at) {
       CHECK(status == XT_STATUS_ok);
       break;
     }
   }
   fail_at = -1;
+}
+
+static void test_file(const char *path) {
+  size_t size;
+  uint8_t *data = read_whole_file(path, 0, &size);
+  reads_whole(path, data, size);
+  if (size <= 64 << 10) refuses_every_truncation(path, data, size);
+  if (size <= 6000) survives_every_flipped_bit(data, size);
+  survives_every_failed_allocation(data, size);
   CHECK(atomic_load(&xt_memory_live.bytes) == 0);
   free(data);
 }
 
-int main(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) sweep(argv[i]);
-  printf("open: %d passed, 0 failed\n", argc - 1);
-  return 0;
-}
+int main(int argc, char **argv) { return run_test_for_each("open", test_file, argc - 1, argv + 1); }

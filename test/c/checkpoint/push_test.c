@@ -1,8 +1,9 @@
-/* Reading forward: every fixture given as an argument, in every way of cutting it, gives the storages that a whole read
- * gives, to the byte, and stops at its end. Cut off, with every bit turned, and with every allocation failing once,
- * nothing may crash, hang or leak.
+/* Feeds every file given as an argument to the push parser. However the file is cut into pieces, the storages are the
+ * same as those of a whole read, and parsing stops at the end of the file. Truncated, with every bit flipped, and with
+ * every allocation failing once, nothing may crash, hang or leak.
  *
- * Files up to 512 bytes are cut at every two places; with EXTORCH_SWEEP=all those up to 2 KiB, which takes long. */
+ * Every file is cut into two pieces at every place. Files up to 512 bytes are cut into three pieces in every way; with
+ * EXTORCH_SWEEP set this is done for files up to 2 KiB, which takes long. */
 #include "core/checkpoint/push.h"
 
 #include <string.h>
@@ -14,13 +15,13 @@
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
 enum { SPOOL = 1 << 20 };
 
-/* What a whole read gives. */
+/* The result of reading the whole file from memory. */
 typedef struct {
   xt_checkpoint checkpoint;
   xt_region memory;
-  xt_batch_load loader;
-  uint64_t end; /* of the first save */
-  bool streams; /* it can be read forward */
+  xt_batch_load load;
+  uint64_t end; /* of the first save in the file */
+  bool streams; /* the format can be read forward only */
 } whole;
 
 static void open_whole(whole *w, uint8_t *data, size_t size) {
@@ -40,8 +41,8 @@ static void open_whole(whole *w, uint8_t *data, size_t size) {
   bool *wanted = malloc(c->rebuild.storage_count + 1);
   memset(wanted, 1, c->rebuild.storage_count + 1);
   xt_record_reader reader = {.checkpoint = c, .memory = c->unpacked ? c->memory : &w->memory};
-  CHECK(xt_batch_load_begin(&w->loader, &reader, wanted, &error) == XT_STATUS_ok);
-  CHECK(xt_batch_load_step(&w->loader, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
+  CHECK(xt_batch_load_begin(&w->load, &reader, wanted, &error) == XT_STATUS_ok);
+  CHECK(xt_batch_load_step(&w->load, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
   free(wanted);
 }
 
@@ -55,13 +56,14 @@ static void compare(const whole *w, const xt_checkpoint *c, const xt_push *p) {
   }
   for (size_t i = 0; i < p->storages; i++) {
     const xt_storage *storage = &c->rebuild.storages[i];
-    const xt_region *ours = p->regions[i], *theirs = w->loader.regions[i];
+    const xt_region *ours = p->regions[i], *theirs = w->load.regions[i];
     if (!theirs) continue; /* meta */
     CHECK(ours && ours->size >= storage->bytes && !memcmp(ours->data, theirs->data, storage->bytes));
   }
 }
 
-/* Feeds data in pieces that end at the cuts; true when it came to its end, with *used bytes of it. */
+/* Feeds data in pieces that end at the cuts. Returns true when the parser is done; *used is the number of bytes it has
+ * taken. The result is compared with `w` unless that is NULL. */
 static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool verify, const whole *w, size_t *used,
                  xt_error *error) {
   xt_checkpoint c;
@@ -73,7 +75,7 @@ static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool ver
   xt_push_begin_checkpoint(&c, &limits, false, verify, error);
   xt_push_begin(&p, &c, SPOOL);
   for (size_t i = 0; i < count && status == XT_STATUS_ok && event != XT_PUSH_DONE; i++) {
-    /* a copy of exactly this size: a byte too far is seen */
+    /* A copy of exactly this size, so that the sanitizer reports a read past its end. */
     size_t size = cuts[i] - from, at = 0, taken;
     uint8_t *piece = __real_malloc(size ? size : 1);
     memcpy(piece, data + from, size);
@@ -98,20 +100,21 @@ static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool ver
   return done;
 }
 
-static void cut_everywhere(const uint8_t *data, size_t size, const whole *w) {
+static void cuts_everywhere(const uint8_t *data, size_t size, const whole *w) {
   xt_error error;
   size_t used, cuts[3] = {0, 0, size};
-  bool all = getenv("EXTORCH_SWEEP") != NULL;
+  size_t three_pieces = getenv("EXTORCH_SWEEP") ? 2048 : 512;
   for (size_t one = 0; one <= size; one++) {
     cuts[0] = cuts[1] = one;
     CHECK(feed(data, cuts, 3, one % 2, w, &used, &error) && used == w->end);
     CHECK(!feed(data, cuts, 1, false, NULL, &used, &error) || one >= w->end);
-    if (size > (all ? 2048 : 512)) continue;
+    if (size > three_pieces) continue;
     for (cuts[1] = one; cuts[1] <= size; cuts[1]++) CHECK(feed(data, cuts, 3, false, w, &used, &error));
   }
 }
 
-static void feed_bytes(const uint8_t *data, size_t size, const whole *w) {
+/* Single bytes, and pieces of random sizes. */
+static void small_pieces(const uint8_t *data, size_t size, const whole *w) {
   xt_error error;
   size_t used, *cuts = malloc((size + 1) * sizeof *cuts);
   for (size_t i = 0; i < size; i++) cuts[i] = i + 1;
@@ -128,52 +131,52 @@ static void feed_bytes(const uint8_t *data, size_t size, const whole *w) {
   free(cuts);
 }
 
-static void sweep(const char *path) {
-  FILE *file = fopen(path, "rb");
-  CHECK(file);
-  fseek(file, 0, SEEK_END);
-  size_t size = (size_t)ftell(file), more = 64, used;
-  rewind(file);
-  uint8_t *data = malloc(size + more);
-  CHECK(fread(data, 1, size, file) == size);
-  fclose(file);
-  memset(data + size, 'P', more); /* what follows on the same connection */
+static void survives_every_flipped_bit(uint8_t *data, size_t size) {
+  xt_error error;
+  size_t used;
+  for (size_t bit = 0; bit < 8 * size; bit++) {
+    data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    feed(data, &size, 1, bit % 2, NULL, &used, &error);
+    data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+  }
+}
+
+static void survives_every_failed_allocation(const uint8_t *data, size_t size, const whole *w) {
+  xt_error error;
+  size_t used;
+  for (fail_at = 0;; fail_at++) {
+    allocations = 0;
+    bool done = feed(data, &size, 1, false, w, &used, &error);
+    if (allocations <= fail_at) {
+      CHECK(done);
+      break;
+    }
+  }
+  fail_at = -1;
+}
+
+static void test_file(const char *path) {
+  enum { FOLLOWING = 64 };
+  size_t size, used;
+  uint8_t *data = read_whole_file(path, FOLLOWING, &size);
+  memset(data + size, 'P', FOLLOWING); /* further data on the same connection */
   xt_error error;
   whole w;
   open_whole(&w, data, size);
-  if (!w.streams) {
-    CHECK(!feed(data, &size, 1, false, NULL, &used, &error) && error.status == XT_STATUS_unsupported);
-  } else {
-    size_t longer = size + more;
+  if (w.streams) {
+    size_t longer = size + FOLLOWING;
     CHECK(feed(data, &longer, 1, true, &w, &used, &error) && used == w.end);
-    cut_everywhere(data, size, &w);
-    feed_bytes(data, size, &w);
-    for (size_t bit = 0; size <= 6000 && bit < 8 * size; bit++) {
-      data[bit / 8] ^= (uint8_t)(1 << bit % 8);
-      feed(data, &size, 1, bit % 2, NULL, &used, &error);
-      data[bit / 8] ^= (uint8_t)(1 << bit % 8);
-    }
-    for (fail_at = 0;; fail_at++) {
-      allocations = 0;
-      bool done = feed(data, &size, 1, false, &w, &used, &error);
-      if (allocations <= fail_at) {
-        CHECK(done);
-        break;
-      }
-    }
-    fail_at = -1;
+    cuts_everywhere(data, size, &w);
+    small_pieces(data, size, &w);
+    if (size <= 6000) survives_every_flipped_bit(data, size);
+    survives_every_failed_allocation(data, size, &w);
+  } else {
+    CHECK(!feed(data, &size, 1, false, NULL, &used, &error) && error.status == XT_STATUS_unsupported);
   }
-  xt_batch_load_free(&w.loader);
+  xt_batch_load_free(&w.load);
   xt_checkpoint_free(&w.checkpoint);
   CHECK(atomic_load(&xt_memory_live.bytes) == 0);
   free(data);
 }
 
-int main(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (getenv("EXTORCH_SHOW")) fprintf(stderr, "%s\n", argv[i]);
-    sweep(argv[i]);
-  }
-  printf("push: %d passed, 0 failed\n", argc - 1);
-  return 0;
-}
+int main(int argc, char **argv) { return run_test_for_each("push", test_file, argc - 1, argv + 1); }

@@ -1,5 +1,5 @@
-/* The writer where it is too large for a real disk: records above 4 GiB, and one that begins behind them. The file is
- * sparse, made in the folder given as an argument and left there when a second argument asks for it. */
+/* Writes a zip file with a record larger than 4 GiB and another one after it, and reads it back. The file is sparse. It
+ * is made in the directory given as the first argument, and kept there when there is a second one. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
@@ -17,18 +17,18 @@
 static const uint64_t big = (5ull << 30) + 12;
 static uint8_t *zeros;
 
-/* Zeros are skipped: a hole in the file. */
+/* A file in which the bytes of `zeros` become a hole. */
 typedef struct {
   int fd;
   uint64_t at;
   size_t writes;
-} hole_file;
+} sparse_file;
 
-static xt_status write_hole(void *context, const void *data, size_t size, xt_error *error) {
-  hole_file *file = context;
+static xt_status write_sparse(void *context, const void *data, size_t size, xt_error *error) {
+  sparse_file *file = context;
   bool hole = (const uint8_t *)data >= zeros && (const uint8_t *)data < zeros + big;
   if (!hole && pwrite(file->fd, data, size, (off_t)file->at) != (ssize_t)size)
-    return xt_error_set(error, XT_STATUS_io, "the test's disk failed");
+    return xt_error_set(error, XT_STATUS_io, "writing the test file failed");
   file->at += size;
   file->writes++;
   return XT_STATUS_ok;
@@ -59,7 +59,7 @@ static void put_tensor(xt_pickler *p, const char *name, const char *key, int64_t
   xt_pickler_put_reduce(p);
 }
 
-static void check_file(const char *path) {
+static void read_back(const char *path) {
   static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
   xt_error error;
   xt_file file;
@@ -76,26 +76,23 @@ static void check_file(const char *path) {
   CHECK(status == XT_STATUS_ok && c.index.count == 3);
   CHECK(c.records[0]->size == big && c.records[1]->header > big && c.records[2]->size == 0);
   CHECK(xt_record_reader_view(&reader, c.index.entries[1].tensor, &view, &error) == XT_STATUS_ok);
-  CHECK(!memcmp(view.data, "behind them", 11));
+  CHECK(!memcmp(view.data, "after them!", 11));
   CHECK(atomic_load(&c.records[1]->data_offset) % 64 == 0 && atomic_load(&c.records[0]->data_offset) % 64 == 0);
   xt_region_drop(view.region);
   xt_checkpoint_free(&c);
   xt_file_close(&file);
 }
 
-static void keep(void *owner) { (void)owner; }
+static void ignore(void *owner) { (void)owner; }
 
-int main(int argc, char **argv) {
-  char path[4096];
+static void save(const char *path) {
   xt_error error;
   xt_pickler p;
   bool finished = false;
   size_t steps = 0;
-  CHECK(argc >= 2);
-  snprintf(path, sizeof path, "%s/large.pt", argv[1]);
   zeros = mmap(NULL, big, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(zeros != MAP_FAILED);
-  hole_file file = {open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), 0, 0};
+  sparse_file file = {open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), 0, 0};
   CHECK(file.fd >= 0);
 
   xt_pickler_begin(&p);
@@ -107,7 +104,7 @@ int main(int argc, char **argv) {
   xt_pickler_put_set_items(&p);
   xt_pickler_stop(&p);
   xt_payload payloads[] = {{"0", XT_uint8, (int64_t)big, big, zeros},
-                           {"1", XT_uint8, 11, 11, (const uint8_t *)"behind them"},
+                           {"1", XT_uint8, 11, 11, (const uint8_t *)"after them!"},
                            {"2", XT_uint8, 0, 0, NULL}};
   xt_saver w = {.format = &xt_zip_write,
                 .payloads = payloads,
@@ -115,8 +112,8 @@ int main(int argc, char **argv) {
                 .pickle = p.out.data,
                 .pickle_size = p.out.size,
                 .root = "large",
-                .keeper = {keep, keep, NULL}}; /* it stays where it is */
-  xt_sink sink = {.write = write_hole, .context = &file};
+                .keeper = {ignore, ignore, NULL}}; /* the payloads outlive the saver */
+  xt_sink sink = {.write = write_sparse, .context = &file};
   xt_saver_begin(&w);
   CHECK(w.total == big + 11);
   for (; !finished; steps++) CHECK(xt_saver_step(&w, &sink, 1 << 30, &finished, &error) == XT_STATUS_ok);
@@ -127,9 +124,23 @@ int main(int argc, char **argv) {
   xt_pickler_free(&p);
   xt_background_settle(60000);
   munmap(zeros, big);
-  check_file(path);
-  if (argc == 2) unlink(path);
+}
+
+static const char *directory;
+static bool keep_file;
+
+static void records_above_4_gib(void) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/large.pt", directory);
+  save(path);
+  read_back(path);
+  if (!keep_file) unlink(path);
   CHECK(atomic_load(&xt_memory_live.bytes) == 0);
-  printf("saver: passed\n");
-  return 0;
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc >= 2);
+  directory = argv[1];
+  keep_file = argc > 2;
+  return RUN_TESTS("saver", records_above_4_gib);
 }

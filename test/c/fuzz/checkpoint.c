@@ -1,4 +1,4 @@
-/* A fuzz target of the reader (`make fuzz`, with clang): any bytes, opened and read whole. */
+/* Fuzz target (`make fuzz`): opens any bytes as a checkpoint and reads all of its tensors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void as_file(const uint8_t *data, size_t size) {
   xt_checkpoint_free(&c);
 }
 
-/* The zip's checks keep most bytes from the pickle machine: it gets them directly as well. */
+/* Few mutated zip files pass the checks of the zip reader, so the unpickler is also called directly. */
 static void as_pickle(const uint8_t *data, size_t size) {
   xt_error error;
   xt_arena arena = {.limit = 64 << 20};

@@ -1,6 +1,6 @@
-/* A fuzz target of reading forward (with clang): any bytes in any pieces. The first byte chooses how they are cut, the
- * second which storages are wanted; the rest is the stream. What pieces give must be what one piece gives. */
-
+/* Fuzz target (`make fuzz`): feeds any bytes in any pieces to the push parser. The first byte of the input chooses the
+ * sizes of the pieces, the second the options and the wanted storages; the rest is the stream. The result must be the
+ * same as with a single piece. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +24,10 @@ static uint64_t sum_of(const xt_push *p) {
   return sum;
 }
 
-static size_t piece_size(uint8_t how, uint32_t *seed, size_t left) {
-  size_t n = how == 0 ? left : how < 128 ? how : (*seed = *seed * 1664525 + 1013904223, 1 + (*seed >> 16) % how);
-  return n < left ? n : left;
+/* 0: all at once; 1 to 127: pieces of that size; else random sizes up to that. */
+static size_t piece_size(uint8_t how, uint32_t *seed, size_t remaining) {
+  size_t n = how == 0 ? remaining : how < 128 ? how : (*seed = *seed * 1664525 + 1013904223, 1 + (*seed >> 16) % how);
+  return n < remaining ? n : remaining;
 }
 
 static outcome run(const uint8_t *data, size_t size, uint8_t how, uint8_t want) {
@@ -42,14 +43,14 @@ static outcome run(const uint8_t *data, size_t size, uint8_t how, uint8_t want) 
   size_t from = 0;
   while (from < size && out.status == XT_STATUS_ok && event != XT_PUSH_DONE) {
     size_t n = piece_size(how, &seed, size - from), at = 0, used, idle = 0;
-    uint8_t *piece = malloc(n); /* exactly so much: a byte too far is seen */
+    uint8_t *piece = malloc(n); /* of exactly this size, so that the sanitizer reports a read past its end */
     memcpy(piece, data + from, n);
     do {
       out.status = xt_push_feed(&p, piece + at, n - at, &used, &event, &error);
       if (used > n - at) abort();
       at += used;
       idle = used ? 0 : idle + 1;
-      if (idle > p.storages + 4) abort(); /* events without end */
+      if (idle > p.storages + 4) abort(); /* an endless loop of events */
       if (event == XT_PUSH_DESCRIBED && out.status == XT_STATUS_ok && want & 4)
         for (size_t i = 0; i < p.storages; i++) p.wanted[i] = i % 2;
     } while (out.status == XT_STATUS_ok && event != XT_PUSH_DONE && event != XT_PUSH_MORE);
@@ -61,7 +62,7 @@ static outcome run(const uint8_t *data, size_t size, uint8_t how, uint8_t want) 
   out.done = out.status == XT_STATUS_ok && event == XT_PUSH_DONE;
   if (out.done) out.sum = sum_of(&p);
   if (out.status == XT_STATUS_ok && !out.done) {
-    if (!xt_push_missing(&p)) abort(); /* waits for nothing */
+    if (!xt_push_missing(&p)) abort(); /* not done, but nothing is missing */
     if (xt_push_end(&p, &error) == XT_STATUS_ok) abort();
   }
   xt_push_free(&p);

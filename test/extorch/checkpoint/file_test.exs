@@ -93,17 +93,9 @@ defmodule ExTorch.CheckpointFileTest do
 
   # ---- Archives of other makers ----
 
-  defp deflate(data) do
-    z = :zlib.open()
-    :zlib.deflateInit(z, :best_compression, :deflated, -15, 8, :default)
-    packed = z |> :zlib.deflate(data, :finish) |> IO.iodata_to_binary()
-    :zlib.close(z)
-    packed
-  end
-
   test "deflated, unaligned, without a root folder, with bytes after the end", %{tmp_dir: dir} do
     data = floats(3000)
-    packed = fn name, data -> {name, data, method: 8, bytes: deflate(data)} end
+    packed = fn name, data -> Zip.deflated({name, data}) end
 
     archives = [
       Zip.make([
@@ -180,7 +172,7 @@ defmodule ExTorch.CheckpointFileTest do
     path = write(dir, 1000)
     data = File.read!(path)
     {at, _} = :binary.match(data, floats(3))
-    File.write!(path, turn(data, at, 0))
+    File.write!(path, flip_bit(data, at, 0))
     assert {:ok, _} = ExTorch.load(path)
     assert {:error, %{reason: :corrupt, message: message}} = ExTorch.load(path, verify: true)
     assert message =~ "checksum"
@@ -345,16 +337,16 @@ defmodule ExTorch.CheckpointFileTest do
     end
 
     assert_live(elem(before, 0))
-    assert eventually(fn -> descriptors() == elem(before, 1) end)
+    assert wait_until(fn -> descriptors() == elem(before, 1) end)
   end
 
   test "a handle that is dropped closes its file", %{tmp_dir: dir} do
     path = write(dir, 10)
     before = descriptors()
-    aside(fn -> for(_ <- 1..50, do: Checkpoint.open!(path)) |> length() end)
-    assert eventually(fn -> descriptors() == before end)
+    in_task(fn -> for(_ <- 1..50, do: Checkpoint.open!(path)) |> length() end)
+    assert wait_until(fn -> descriptors() == before end)
     for _ <- 1..50, do: assert({:error, _} = Checkpoint.open(__ENV__.file))
-    assert eventually(fn -> descriptors() == before end)
+    assert wait_until(fn -> descriptors() == before end)
   end
 
   defp descriptors, do: "/proc/self/fd" |> File.ls!() |> Enum.count(&pt?("/proc/self/fd/#{&1}"))
@@ -363,16 +355,6 @@ defmodule ExTorch.CheckpointFileTest do
     case File.read_link(link) do
       {:ok, target} -> String.contains?(target, [".pt", ".exs"])
       _ -> false
-    end
-  end
-
-  defp eventually(fun, tries \\ 100) do
-    Memory.collect()
-
-    cond do
-      fun.() -> true
-      tries == 0 -> false
-      true -> Process.sleep(20) && eventually(fun, tries - 1)
     end
   end
 

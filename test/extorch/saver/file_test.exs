@@ -2,17 +2,15 @@ defmodule ExTorch.SaveFileTest do
   # A file appears whole or not at all, whatever happens while it is written.
   use ExTorch.Case
   alias ExTorch.Checkpoint
+  alias ExTorch.Test.VM
 
-  setup do
-    dir = Path.join(System.tmp_dir!(), "extorch_file_#{System.unique_integer([:positive])}")
-    File.mkdir_p!(dir)
-    on_exit(fn -> File.rm_rf!(dir) end)
-    {:ok, dir: dir, path: Path.join(dir, "model.pt")}
-  end
+  @moduletag :tmp_dir
+
+  setup %{tmp_dir: dir}, do: {:ok, path: Path.join(dir, "model.pt")}
 
   defp mode(path), do: Bitwise.band(File.stat!(path).mode, 0o7777)
 
-  test "places that cannot be written say why", %{dir: dir, path: path} do
+  test "places that cannot be written say why", %{tmp_dir: dir, path: path} do
     assert {:error, %Error{reason: :not_found, message: message}} =
              ExTorch.save(1, Path.join(dir, "no/such/x.pt"))
 
@@ -29,7 +27,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.ls!(dir) == ["model.pt"]
   end
 
-  test "permissions follow the umask, or the file that is replaced", %{dir: dir, path: path} do
+  test "permissions follow the umask, or the file that is replaced", %{tmp_dir: dir, path: path} do
     umask = System.cmd("sh", ["-c", "umask"]) |> elem(0) |> String.trim() |> String.to_integer(8)
     :ok = ExTorch.save(1, path)
     assert mode(path) == Bitwise.band(0o666, Bitwise.bnot(umask))
@@ -40,7 +38,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.ls!(dir) == ["model.pt"]
   end
 
-  test "links are followed, also those that point to nothing yet", %{dir: dir, path: path} do
+  test "links are followed, also those that point to nothing yet", %{tmp_dir: dir, path: path} do
     File.mkdir_p!(Path.join(dir, "deep"))
     link = Path.join(dir, "link.pt")
     File.ln_s!("deep/target.pt", link)
@@ -65,7 +63,7 @@ defmodule ExTorch.SaveFileTest do
   end
 
   test "a mapped file that is truncated under a save is an error, and the old file stays", %{
-    dir: dir,
+    tmp_dir: dir,
     path: path
   } do
     source = Path.join(dir, "source.pt")
@@ -80,7 +78,10 @@ defmodule ExTorch.SaveFileTest do
     assert Enum.sort(File.ls!(dir)) == ["model.pt", "source.pt"]
   end
 
-  test "what a dead save left is swept, what a live one writes is not", %{dir: dir, path: path} do
+  test "what a dead save left is swept, what a live one writes is not", %{
+    tmp_dir: dir,
+    path: path
+  } do
     left = Path.join(dir, ".extorch-save-0123456789abcdef01234567")
     File.write!(left, "left behind by a power cut")
     other = Path.join(dir, ".extorch-other")
@@ -90,7 +91,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.exists?(other)
   end
 
-  test "a killed process leaves nothing", %{dir: dir, path: path} do
+  test "a killed process leaves nothing", %{tmp_dir: dir, path: path} do
     :ok = ExTorch.save("old", path)
     tensor = ExTorch.zeros({500 * 1024 * 1024}, dtype: :uint8)
     me = self()
@@ -113,7 +114,7 @@ defmodule ExTorch.SaveFileTest do
     Tensor.release(tensor)
   end
 
-  test "many saves of one file at once: one of them wins whole", %{dir: dir, path: path} do
+  test "many saves of one file at once: one of them wins whole", %{tmp_dir: dir, path: path} do
     1..20
     |> Task.async_stream(
       fn i -> :ok = ExTorch.save(ExTorch.full({100_000}, i * 1.0), path, fsync: false) end,
@@ -128,17 +129,6 @@ defmodule ExTorch.SaveFileTest do
 
   # ---- Faults ----
 
-  # A VM of its own that saves; how it is started decides what goes wrong.
-  defp elsewhere(script, args, wrap) do
-    paths =
-      Enum.flat_map(:code.get_path(), fn dir ->
-        if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
-      end)
-
-    [command | rest] = wrap ++ ["elixir"] ++ paths ++ ["-e", script | args]
-    System.cmd(command, rest, stderr_to_stdout: true)
-  end
-
   @say """
   [path] = System.argv()
   case ExTorch.save(ExTorch.ones({2_000_000}), path) do
@@ -148,8 +138,8 @@ defmodule ExTorch.SaveFileTest do
   """
 
   @tag timeout: 300_000
-  test "the disk is full", %{path: path} do
-    small = Path.join(System.tmp_dir!(), "extorch_small_#{System.unique_integer([:positive])}")
+  test "the disk is full", %{tmp_dir: dir, path: path} do
+    small = Path.join(dir, "small")
     File.mkdir_p!(small)
 
     case System.cmd("mount", ["-t", "tmpfs", "-o", "size=4m", "tmpfs", small],
@@ -180,7 +170,7 @@ defmodule ExTorch.SaveFileTest do
   if System.find_executable("strace") do
     @tag :no_asan
     @tag timeout: 300_000
-    test "a disk that fails in the middle", %{dir: dir, path: path} do
+    test "a disk that fails in the middle", %{tmp_dir: dir, path: path} do
       :ok = ExTorch.save("old", path)
 
       for {fault, words} <- [
@@ -191,7 +181,7 @@ defmodule ExTorch.SaveFileTest do
           ] do
         call = fault |> String.split(":") |> hd()
         wrap = ~w(strace -f -qq -o /dev/null -e trace=#{call} -e inject=#{fault})
-        {output, _} = elsewhere(@say, [path], wrap)
+        {output, _} = VM.run(@say, [path], through: wrap)
         assert output =~ "refused io" and output =~ words, "#{fault}: #{output}"
         assert ExTorch.load!(path) == "old"
         assert File.ls!(dir) == ["model.pt"]
@@ -200,14 +190,14 @@ defmodule ExTorch.SaveFileTest do
       wrap =
         ~w(strace -f -qq -o /dev/null -e trace=pwrite64 -e inject=pwrite64:error=EINTR:when=2)
 
-      assert {"saved" <> _, 0} = elsewhere(@say, [path], wrap)
+      assert {"saved" <> _, 0} = VM.run(@say, [path], through: wrap)
       assert %Tensor{shape: {2_000_000}} = ExTorch.load!(path, verify: true)
     end
   end
 
   @tag :no_asan
   @tag timeout: 600_000
-  test "kill -9 in the middle: the old file always loads", %{dir: dir, path: path} do
+  test "kill -9 in the middle: the old file always loads", %{tmp_dir: dir, path: path} do
     :ok = ExTorch.save(ExTorch.full({3_000_000}, 0.0), path)
 
     script = """
@@ -217,11 +207,6 @@ defmodule ExTorch.SaveFileTest do
     Stream.repeatedly(fn -> :ok = ExTorch.save(tensor, path, fsync: false) end) |> Stream.run()
     """
 
-    paths =
-      Enum.flat_map(:code.get_path(), fn dir ->
-        if to_string(dir) =~ "extorch", do: ["-pa", to_string(dir)], else: []
-      end)
-
     # a hundred and more by EXTORCH_KILLS
     rounds = String.to_integer(System.get_env("EXTORCH_KILLS") || "20")
 
@@ -230,7 +215,7 @@ defmodule ExTorch.SaveFileTest do
         Port.open({:spawn_executable, System.find_executable("elixir")}, [
           :binary,
           :exit_status,
-          args: paths ++ ["-e", script, path],
+          args: VM.args(script, [path]),
           env: [{~c"LD_PRELOAD", false}]
         ])
 

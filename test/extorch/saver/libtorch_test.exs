@@ -2,37 +2,40 @@ defmodule ExTorch.SaveCppTest do
   # LibTorch's reader in C++ (test/support/pickle_load.cpp, built by `make pickle_load`) loads what we write.
   use ExTorch.Case
   @moduletag :no_asan
+  @moduletag :tmp_dir
 
   # What C++ says about the checkpoint, by name.
-  defp seen_by_cpp(term, opts \\ []) do
+  defp seen_by_cpp(term, dir, opts \\ []) do
     program = Path.expand("build/pickle_load")
     File.exists?(program) || flunk("there is no #{program}: make pickle_load builds it")
-    path = Path.join(System.tmp_dir!(), "extorch_cpp_#{System.unique_integer([:positive])}.pt")
+    path = Path.join(dir, "model.pt")
     :ok = ExTorch.save(term, path, opts)
     {text, status} = System.cmd(program, [path], stderr_to_stdout: true)
-    File.rm!(path)
     assert status == 0, text
 
     for line <- String.split(text, "\n", trim: true),
         do: line |> String.split(" ", parts: 2) |> List.to_tuple()
   end
 
-  test "tensors with their dtypes, shapes, strides and values" do
+  test "tensors with their dtypes, shapes, strides and values", %{tmp_dir: dir} do
     matrix = ExTorch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
     seen =
-      seen_by_cpp(%{
-        "matrix" => matrix,
-        "turned" => Tensor.transpose(matrix, 0, 1),
-        "row" => Tensor.slice(matrix, [1]),
-        "halves" => ExTorch.full({3}, 1.5, dtype: :bfloat16),
-        "counts" => ExTorch.tensor([1, 2, 3]),
-        "flags" => ExTorch.tensor([true, false, true]),
-        "none" => ExTorch.zeros({0, 2}),
-        "scalar" => ExTorch.tensor(7.0, dtype: :float64),
-        "learned" => Tensor.requires_grad(ExTorch.tensor([0.5]), true),
-        "long" => ExTorch.ones({300_000}, dtype: :uint8)
-      })
+      seen_by_cpp(
+        %{
+          "matrix" => matrix,
+          "turned" => Tensor.transpose(matrix, 0, 1),
+          "row" => Tensor.slice(matrix, [1]),
+          "halves" => ExTorch.full({3}, 1.5, dtype: :bfloat16),
+          "counts" => ExTorch.tensor([1, 2, 3]),
+          "flags" => ExTorch.tensor([true, false, true]),
+          "none" => ExTorch.zeros({0, 2}),
+          "scalar" => ExTorch.tensor(7.0, dtype: :float64),
+          "learned" => Tensor.requires_grad(ExTorch.tensor([0.5]), true),
+          "long" => ExTorch.ones({300_000}, dtype: :uint8)
+        },
+        dir
+      )
 
     assert Map.new(seen) == %{
              "matrix" => "Float [2, 3] [3, 1] 21",
@@ -48,10 +51,10 @@ defmodule ExTorch.SaveCppTest do
            }
 
     assert [{"row", "Float [3] [1] 15"}] =
-             seen_by_cpp(%{"row" => Tensor.slice(matrix, [1])}, compact: true)
+             seen_by_cpp(%{"row" => Tensor.slice(matrix, [1])}, dir, compact: true)
   end
 
-  test "numbers, text and what they stand in, in their order" do
+  test "numbers, text and what they stand in, in their order", %{tmp_dir: dir} do
     pairs = [
       {"n", 3},
       {"x", 2.5},
@@ -60,7 +63,7 @@ defmodule ExTorch.SaveCppTest do
       {"pair", {1, "a"}}
     ]
 
-    assert seen_by_cpp(%ExTorch.Python.Dict{pairs: pairs}) == [
+    assert seen_by_cpp(%ExTorch.Python.Dict{pairs: pairs}, dir) == [
              {"n", "3"},
              {"x", "2.5"},
              {"text", "hi"},
@@ -69,9 +72,9 @@ defmodule ExTorch.SaveCppTest do
            ]
   end
 
-  test "thousands of tensors" do
+  test "thousands of tensors", %{tmp_dir: dir} do
     names = for i <- 1..5000, do: "layers.#{i}.weight"
-    seen = seen_by_cpp(Map.new(names, &{&1, ExTorch.full({16}, 0.5)}))
+    seen = seen_by_cpp(Map.new(names, &{&1, ExTorch.full({16}, 0.5)}), dir)
     assert Map.new(seen) == Map.new(names, &{&1, "Float [16] [1] 8"})
   end
 end

@@ -3,6 +3,7 @@ defmodule ExTorch.StreamingSocketTest do
   use ExTorch.Case
   alias ExTorch.Streaming
   alias ExTorch.Test.Python
+  import ExTorch.Test.Terms, only: [plain: 1]
 
   @options [:binary, active: false, nodelay: true]
 
@@ -61,14 +62,6 @@ defmodule ExTorch.StreamingSocketTest do
     }
   end
 
-  defp same?(a, b) do
-    Map.keys(a) == Map.keys(b) and
-      Enum.all?(a, fn
-        {key, %Tensor{} = tensor} -> Tensor.equal?(tensor, b[key])
-        {key, value} -> b[key] == value
-      end)
-  end
-
   for kind <- [:tcp, :socket, :ssl], format <- [:streaming, :zip, :safetensors, :legacy] do
     test "#{kind}, #{format}: several messages on one connection" do
       {a, b} = apply(__MODULE__, :"#{unquote(kind)}_of", [])
@@ -83,7 +76,7 @@ defmodule ExTorch.StreamingSocketTest do
       rest =
         Enum.reduce(1..3, "", fn _, rest ->
           {:ok, got, rest} = Streaming.recv(b, buffer: rest, timeout: 20_000)
-          assert same?(term, got)
+          assert plain(got) == plain(term)
           rest
         end)
 
@@ -127,7 +120,7 @@ defmodule ExTorch.StreamingSocketTest do
     :gen_tcp.close(a)
     assert {:error, %Error{reason: :closed}} = Streaming.recv(b)
 
-    bytes = state() |> Streaming.save() |> Enum.to_list() |> IO.iodata_to_binary()
+    bytes = saved(state())
 
     for size <- [1, 10, 300, 2_000, 100_000, byte_size(bytes) - 1] do
       {a, b} = tcp_pair()
@@ -166,7 +159,7 @@ defmodule ExTorch.StreamingSocketTest do
 
   test "slow peers, on both sides" do
     {a, b} = tcp_pair(@options ++ [sndbuf: 4096, recbuf: 4096])
-    bytes = state() |> Streaming.save() |> Enum.to_list() |> IO.iodata_to_binary()
+    bytes = saved(state())
 
     writer =
       Task.async(fn ->

@@ -17,6 +17,7 @@ defmodule ExTorch.OwnerTest do
       binary: &Tensor.to_binary/1,
       part: &binary_part(Tensor.to_binary(&1), 100, 100),
       blob: &Blob.to_blob/1,
+      owner: &Blob.to_blob(&1).owner,
       view: &Blob.from_blob(Blob.to_blob(&1)),
       owned:
         &Blob.from_blob(Map.delete(Map.from_struct(Blob.to_blob(&1)), :owner),
@@ -54,6 +55,7 @@ defmodule ExTorch.OwnerTest do
         binary: 0,
         part: 0,
         blob: 0,
+        owner: 0,
         view: 0,
         owned: 0,
         again: 0,
@@ -90,7 +92,7 @@ defmodule ExTorch.OwnerTest do
     listener = self()
 
     # in a process of its own: when it has ended, nothing can hold anything
-    aside(fn ->
+    in_task(fn ->
       :rand.seed(:exsss, {1, 2, 3})
 
       for id <- 1..1000 do
@@ -188,14 +190,15 @@ defmodule ExTorch.OwnerTest do
       assert_raise ArgumentError, fn -> Example.take(make_ref()) end
       assert_raise ArgumentError, fn -> Example.take(%{resource: 1}) end
       blob = Blob.to_blob(ExTorch.zeros({1}))
-      assert_raise ArgumentError, fn -> Example.take(blob.owner) end
+      assert_raise ArgumentError, fn -> Example.take(blob) end
+      assert {:ok, _, false} = Example.take(blob.owner)
     end
   end
 
   test "a long chain of owners is freed without a deep stack" do
     listener = self()
 
-    aside(fn ->
+    in_task(fn ->
       last =
         Enum.reduce(1..100_000, foreign(1, listener).tensor, fn _, tensor ->
           Blob.from_blob(Blob.to_blob(tensor))

@@ -38,7 +38,7 @@ defmodule ExTorch.BlobTest do
         blob = Blob.to_blob(view)
 
         assert {blob.shape, blob.strides, blob.dtype, blob.device, blob.element_size} ==
-                 {view.shape, Tensor.strides(view), dtype, :cpu, size}
+                 {view.shape, Tuple.to_list(Tensor.strides(view)), dtype, :cpu, size}
 
         assert Tensor.to_list(Blob.from_blob(blob)) == Tensor.to_list(view)
         assert Tensor.to_list(Blob.from_blob(Map.from_struct(blob))) == Tensor.to_list(view)
@@ -52,12 +52,94 @@ defmodule ExTorch.BlobTest do
     info = %{ptr: ptr, shape: [2, 3], dtype: {:s, 64}}
     assert Tensor.to_list(Blob.from_blob(info, owner: t).tensor) == [[0, 1, 2], [3, 4, 5]]
 
-    assert Tensor.to_list(Blob.from_blob(Map.put(info, :strides, [1, 2]), owner: t).tensor) == [
-             [0, 2, 4],
-             [1, 3, 5]
-           ]
+    for strides <- [[1, 2], {1, 2}], shape <- [[2, 3], {2, 3}] do
+      info = Map.merge(info, %{shape: shape, strides: strides})
+      assert Tensor.to_list(Blob.from_blob(info, owner: t).tensor) == [[0, 2, 4], [1, 3, 5]]
+    end
 
     assert Tensor.to_list(Blob.from_blob(%{info | shape: {}}, owner: t).tensor) == 0
+  end
+
+  describe "the owner of a blob" do
+    test "is a tensor over the same memory" do
+      t = Tensor.requires_grad(ExTorch.tensor([[1, 2], [3, 4]]), true)
+      blob = Blob.to_blob(t)
+      assert is_list(blob.strides)
+      assert %Tensor{} = owner = blob.owner
+
+      assert {owner.shape, owner.dtype, owner.device, Tensor.strides(owner)} ==
+               {{2, 2}, :int64, :cpu, {2, 1}}
+
+      assert Tensor.equal?(owner, t)
+      assert Tensor.requires_grad(owner)
+      assert owner.resource != t.resource
+      assert Blob.to_blob(owner).ptr == blob.ptr
+      assert Blob.to_blob(t) == blob
+      ExTorch.op("mul_", [owner, 2])
+      assert Tensor.to_list(t) == [[2, 4], [6, 8]]
+    end
+
+    test "keeps the memory after the tensor is released and collected" do
+      blob =
+        in_task(fn ->
+          t = ExTorch.arange(1000)
+          blob = Blob.to_blob(t)
+          Tensor.release(t)
+          blob
+        end)
+
+      Memory.collect()
+      # allocations that would reuse the memory if it were free
+      for _ <- 1..100, do: ExTorch.zeros({1000}, dtype: :int64)
+      expected = Enum.to_list(0..999)
+      assert Tensor.to_list(blob.owner) == expected
+      assert Tensor.to_list(Blob.from_blob(blob)) == expected
+      # the address alone, without the owner
+      assert Tensor.to_list(Blob.from_blob(%{blob | owner: nil})) == expected
+      assert Tensor.to_list(ExTorch.sum(blob.owner)) == 499_500
+      assert {:ok, _, false} = ExTorch.Test.Example.take(blob.owner)
+      # the blob is alive to here
+      assert blob.element_size == 8
+    end
+
+    test "can be released; blobs and views keep the memory" do
+      t = ExTorch.arange(1000)
+      blob = Blob.to_blob(t)
+      other = Blob.to_blob(t)
+      view = Blob.from_blob(blob)
+      pinned = Blob.from_blob(blob, owner: :somebody)
+      assert Tensor.release(blob.owner) == :ok
+      assert Tensor.release(blob.owner) == :ok
+      assert reason(fn -> Tensor.to_list(blob.owner) end) == :released
+      assert reason(fn -> Blob.to_blob(blob.owner) end) == :released
+      # the tensor is not the owner, and its next blob has a usable one
+      assert Tensor.to_list(Tensor.slice(t, [999])) == 999
+      assert Tensor.to_list(Tensor.slice(Blob.to_blob(t).owner, [999])) == 999
+      Tensor.release(t)
+      Memory.collect()
+      for _ <- 1..100, do: ExTorch.zeros({1000}, dtype: :int64)
+      expected = Enum.to_list(0..999)
+      assert Tensor.to_list(view) == expected
+      assert Tensor.to_list(pinned.tensor) == expected
+      assert Tensor.to_list(Blob.from_blob(other)) == expected
+      assert Tensor.to_list(Blob.from_blob(blob, owner: :somebody).tensor) == expected
+    end
+
+    test "is freed with the last blob" do
+      Memory.collect()
+      before = Memory.live()
+
+      in_task(fn ->
+        t = ExTorch.ones({1_000_000})
+        blobs = for _ <- 1..10, do: Blob.to_blob(t)
+        Tensor.release(hd(blobs).owner)
+        more = for _ <- 1..10, do: Blob.to_blob(t)
+        Tensor.release(t)
+        length(blobs ++ more)
+      end)
+
+      assert_live(before)
+    end
   end
 
   test "what is not plain memory is refused" do
@@ -122,6 +204,10 @@ defmodule ExTorch.BlobTest do
             %{shape: {4}, strides: {1, 1}},
             %{shape: {4, 4}, strides: {1}},
             %{shape: {4}, strides: {-1}},
+            %{shape: {4}, strides: [1, 1]},
+            %{shape: {4}, strides: [-1]},
+            %{shape: {4}, strides: [1 | 1]},
+            %{shape: {4}, strides: [:x]},
             %{shape: {4}, strides: :x},
             %{shape: {2 ** 62, 2 ** 62}, strides: nil},
             %{shape: {2 ** 62}, strides: {4}},
@@ -216,7 +302,7 @@ defmodule ExTorch.BlobTest do
 
     test "to_binary freezes while the binary lives" do
       t = ExTorch.ones({100})
-      assert reason(fn -> aside(fn -> Tensor.to_binary(t) == "" end) end) == :none
+      assert reason(fn -> in_task(fn -> Tensor.to_binary(t) == "" end) end) == :none
       Memory.collect()
       ExTorch.op("add_", [t, 1])
       binary = Tensor.to_binary(t)
@@ -328,11 +414,11 @@ defmodule ExTorch.BlobTest do
       gib = 1024 * 1024 * 1024
       mib = 1024 * 1024
       binary = :binary.copy(<<1>>, gib)
-      assert added(fn -> Tensor.from_binary(binary, {gib}, :uint8) end) < mib
+      assert added_rss(fn -> Tensor.from_binary(binary, {gib}, :uint8) end) < mib
       t = Tensor.from_binary(binary, {gib}, :uint8)
       assert Tensor.to_list(Tensor.slice(t, [gib - 1])) == 1
       own = ExTorch.ones({gib}, dtype: :uint8)
-      assert added(fn -> byte_size(Tensor.to_binary(own)) end) < mib
+      assert added_rss(fn -> byte_size(Tensor.to_binary(own)) end) < mib
       assert byte_size(Tensor.to_binary(own)) == gib
       Tensor.release(own)
     end

@@ -1,0 +1,53 @@
+#include "nif/frozen_binary.h"
+
+#include "nif/pin.h"
+#include "nif/table.h"
+
+/* The resource of a binary. */
+typedef struct {
+  void *owner;
+  void (*release)(void *owner);
+  xt_frozen frozen;
+} binary_resource;
+
+static void destroy_binary(ErlNifEnv *env, void *object) {
+  binary_resource *resource = object;
+  (void)env;
+  xt_frozen_remove(&resource->frozen);
+  resource->release(resource->owner);
+}
+
+const ErlNifResourceTypeInit xt_frozen_binary_callbacks = {.dtor = destroy_binary};
+
+ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
+                                   void (*release)(void *owner)) {
+  binary_resource *resource = enif_alloc_resource(xt_frozen_binary_type, sizeof *resource);
+  *resource = (binary_resource){.owner = owner, .release = release};
+  xt_frozen_add(&resource->frozen, data, size);
+  ERL_NIF_TERM binary = enif_make_resource_binary(env, resource, data, size);
+  enif_release_resource(resource);
+  return binary;
+}
+
+static void release_region(void *region) { xt_region_drop_later(region); }
+
+ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size) {
+  return xt_make_frozen_binary(env, data, size, region, release_region);
+}
+
+static void release_pin(xt_region *self) { xt_pin_release(self->owner); }
+
+xt_region *xt_region_from_binary(ERL_NIF_TERM term) {
+  ErlNifBinary binary;
+  ERL_NIF_TERM copy;
+  xt_pin *pin = xt_pin_new();
+  if (pin && xt_pin_term(pin, term, &copy) && enif_inspect_binary(pin->env, copy, &binary)) {
+    xt_region *region = xt_region_foreign(binary.data, binary.size, pin, release_pin);
+    if (region) {
+      xt_frozen_add(&pin->frozen, binary.data, binary.size);
+      return region;
+    }
+  }
+  if (pin) xt_pin_release(pin);
+  return NULL;
+}

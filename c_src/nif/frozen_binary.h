@@ -1,0 +1,21 @@
+/* Erlang binaries over native memory, which is frozen while they live, and regions over Erlang binaries. */
+#ifndef XT_NIF_FROZEN_BINARY_H
+#define XT_NIF_FROZEN_BINARY_H
+
+#include <erl_nif.h>
+
+#include "core/memory/region.h"
+
+/* Creates a binary over memory that the owner keeps. `release` is called once, on any thread, when the binary is freed.
+ */
+ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
+                                   void (*release)(void *owner));
+
+/* Creates a binary over a part of a region, which is frozen while the binary lives. Takes ownership of the reference to
+ * the region. */
+ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
+
+/* Creates a frozen region over a binary, which it pins. Returns NULL if out of memory. */
+xt_region *xt_region_from_binary(ERL_NIF_TERM binary);
+
+#endif

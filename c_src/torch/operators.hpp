@@ -1,0 +1,42 @@
+/* Declarations shared by the files that call operators: arguments.cpp, writes.cpp and operators.cpp. */
+#ifndef XT_TORCH_OPERATORS_HPP
+#define XT_TORCH_OPERATORS_HPP
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+#include "torch/torch.h"
+
+namespace xt {
+
+/* The arguments of a call, one for each parameter of the schema; afterwards its results. */
+using Stack = std::vector<c10::IValue>;
+
+/* ---- arguments.cpp ---- */
+
+/* Converts a value to the type of a parameter and adds the cost of the conversion. `repeat` is the length n of a
+ * parameter of type int[n], otherwise 0. `may_wrap` allows a number to become a tensor. Returns false if the value does
+ * not have the type. */
+bool convert_argument(const c10::TypePtr &type, const xt_value &value, int64_t repeat, bool may_wrap, c10::IValue &out,
+                      int &cost);
+
+/* Describes a value for an error message: "the integer 5". */
+std::string describe_value(const xt_value &value);
+
+/* ---- writes.cpp ---- */
+
+/* Prepares the arguments that the operator writes to, and returns whether there are any. Fails if one of them is
+ * frozen. The others are replaced by shallow copies: an operator that changes sizes or strides in place (t_, squeeze_,
+ * resize_) then changes the copy, which it returns, and not a tensor that others use. */
+bool prepare_writes(const c10::OperatorHandle &op, Stack &stack);
+
+/* ---- operators.cpp ---- */
+
+/* Builds the table of operators. */
+void load_operators();
+
+} // namespace xt
+
+#endif

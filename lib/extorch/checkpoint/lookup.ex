@@ -1,0 +1,86 @@
+defmodule ExTorch.Checkpoint.Lookup do
+  @moduledoc false
+  # Finds the entry of a tensor by its dotted name or path.
+
+  alias ExTorch.Checkpoint
+  alias ExTorch.Checkpoint.{Entry, Handle}
+  alias ExTorch.Error
+
+  # Handle.entry/2 returns at most this many entries.
+  @max_entries 20
+  # Limits of the search for similar names.
+  @max_keys 20_000
+  @max_key_bytes 200
+
+  @spec entry(Handle.t(), Checkpoint.name()) :: Handle.result(Entry.t())
+  def entry(ckpt, name) when is_binary(name) do
+    case Handle.entry(ckpt, name) do
+      {:ok, [entry]} -> {:ok, entry}
+      {:ok, []} -> {:error, not_found(ckpt, name)}
+      {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  def entry(ckpt, path) when is_list(path) do
+    with {:ok, candidates} <- candidates(ckpt, path) do
+      case Enum.find(candidates, &(&1.path === path)) do
+        nil -> {:error, not_found(ckpt, path)}
+        entry -> {:ok, entry}
+      end
+    end
+  end
+
+  # Returns the entries that may have the path: those with the same dotted name, or all of them if there may be more than
+  # the NIF returns, or if a key has no unique dotted name.
+  defp candidates(ckpt, path) do
+    if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
+      with {:ok, entries} <- Handle.entry(ckpt, Enum.join(path, ".")),
+           do: if(length(entries) < @max_entries, do: {:ok, entries}, else: Handle.entries(ckpt))
+    else
+      Handle.entries(ckpt)
+    end
+  end
+
+  defp not_found(ckpt, name) do
+    dotted = if is_binary(name), do: name, else: Enum.map_join(name, ".", &key_to_string/1)
+
+    case Handle.keys(ckpt) do
+      {:ok, keys} ->
+        message = "no tensor is named #{inspect(name)}" <> hint(similar(keys, dotted))
+        Error.new(:not_found, message, ckpt.source)
+
+      {:error, error} ->
+        error
+    end
+  end
+
+  defp key_to_string(key) when is_binary(key) or is_integer(key), do: to_string(key)
+  defp key_to_string(key), do: inspect(key)
+
+  defp hint([]), do: "; see ExTorch.Checkpoint.keys/1"
+  defp hint(names), do: "; did you mean #{Enum.map_join(names, ", ", &inspect/1)}?"
+
+  defp similar(_keys, name) when byte_size(name) >= @max_key_bytes, do: []
+
+  defp similar(keys, name) do
+    keys
+    |> Stream.filter(&(byte_size(&1) < @max_key_bytes))
+    |> Stream.take(@max_keys)
+    |> Stream.map(&{String.jaro_distance(&1, name), &1})
+    |> Enum.filter(fn {score, _key} -> score > 0.75 end)
+    |> Enum.sort(:desc)
+    |> Enum.take(3)
+    |> Enum.map(fn {_score, key} -> key end)
+  end
+
+  defp ambiguous(ckpt, name, entries) do
+    paths = Enum.map_join(entries, " and ", &inspect(&1.path))
+
+    Error.new(
+      :ambiguous,
+      "#{inspect(name)} matches several tensors; use one of the paths #{paths}",
+      ckpt.source
+    )
+  end
+end

@@ -1,0 +1,50 @@
+/* The pull interface of the JSON reader; test/c/pickle/node_json_test.c has the rules of the language. */
+#include "core/base/json.h"
+
+#include <string.h>
+
+#include "check.h"
+
+static void pulls_values_one_by_one(void) {
+  static const char text[] = "{\"shape\": [2, -3], \"name\": \"x\\ty\", \"rest\": []} ";
+  xt_arena arena = {0};
+  xt_error error;
+  xt_json json;
+  xt_json_string string;
+  int64_t first = 0, second = 0;
+  xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
+  CHECK(xt_json_peek(&json) == '{' && xt_json_object(&json));
+  CHECK(xt_json_key(&json, &string) && string.size == 5 && !memcmp(string.data, "shape", 5));
+  CHECK(xt_json_array(&json));
+  CHECK(xt_json_item(&json) && xt_json_integer(&json, &first) && first == 2);
+  CHECK(xt_json_item(&json) && xt_json_integer(&json, &second) && second == -3);
+  CHECK(!xt_json_item(&json));
+  CHECK(xt_json_key(&json, &string) && xt_json_text(&json, &string));
+  CHECK(string.size == 3 && !memcmp(string.data, "x\ty", 3));
+  CHECK(xt_json_key(&json, &string) && xt_json_array(&json) && !xt_json_item(&json));
+  CHECK(!xt_json_key(&json, &string));
+  CHECK(xt_json_end(&json, &error) == XT_STATUS_ok);
+  xt_arena_free(&arena);
+}
+
+/* After the first error every call returns false, and the end reports it. */
+static void stays_failed(void) {
+  static const char text[] = "{\"a\": \"text\", \"b\": 1}";
+  xt_arena arena = {0};
+  xt_error error;
+  xt_json json;
+  xt_json_string string;
+  int64_t number;
+  xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
+  CHECK(xt_json_object(&json) && xt_json_key(&json, &string));
+  CHECK(!xt_json_integer(&json, &number)); /* it is a string */
+  CHECK(!xt_json_text(&json, &string) && !xt_json_key(&json, &string) && !xt_json_peek(&json));
+  CHECK(xt_json_end(&json, &error) == XT_STATUS_corrupt && error.offset == 6);
+
+  xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
+  CHECK(xt_json_object(&json) && !xt_json_fail(&json, "duplicate name") && !xt_json_key(&json, &string));
+  CHECK(xt_json_end(&json, &error) == XT_STATUS_corrupt && strstr(error.message, "duplicate name"));
+  xt_arena_free(&arena);
+}
+
+int main(void) { return RUN_TESTS("json", pulls_values_one_by_one, stays_failed); }

@@ -1,0 +1,70 @@
+#include "core/memory/region.h"
+
+#include <string.h>
+
+#include "check.h"
+#include "core/memory/memory.h"
+
+static int64_t live_bytes(void) { return atomic_load(&xt_memory_live.bytes); }
+
+static int released;
+static void count_release(xt_region *self) {
+  CHECK(self->owner == &released);
+  released++;
+}
+
+/* The address and the file offset are equal modulo 64, and modulo a page for large regions. */
+static void addresses_match_the_file_offset(void) {
+  static const size_t sizes[] = {1, 100, 4095, 4096, 100000, 1 << 20, 3 << 20};
+  static const uint64_t offsets[] = {0, 1, 63, 64, 4095, 4096, 123456789};
+  int64_t before = live_bytes();
+  for (size_t i = 0; i < COUNT_OF(sizes); i++)
+    for (size_t k = 0; k < COUNT_OF(offsets); k++) {
+      xt_region *region = xt_region_new(sizes[i], offsets[k]);
+      uint64_t modulus = sizes[i] >= 1 << 20 ? 4096 : 64;
+      CHECK(region && region->size == sizes[i]);
+      CHECK((uintptr_t)region->data % modulus == offsets[k] % modulus);
+      memset(region->data, 1, region->size);
+      CHECK(live_bytes() > before);
+      xt_region_drop(region);
+      CHECK(live_bytes() == before);
+    }
+}
+
+static void the_last_reference_frees(void) {
+  char bytes[10];
+  released = 0;
+  xt_region *region = xt_region_foreign(bytes, sizeof bytes, &released, count_release);
+  CHECK(region && region->data == (uint8_t *)bytes && region->size == sizeof bytes);
+  CHECK(xt_region_keep(region) == region);
+  xt_region_drop(region);
+  CHECK(released == 0);
+  xt_region_drop(region);
+  CHECK(released == 1);
+  xt_region_drop(NULL);
+}
+
+static void the_reaper_frees_later(void) {
+  char bytes[10];
+  released = 0;
+  xt_region *region = xt_region_foreign(bytes, sizeof bytes, &released, count_release);
+  CHECK(xt_reaper_start());
+  xt_region_drop_later(xt_region_keep(region));
+  CHECK(xt_reaper_drain(10000) && released == 0);
+  xt_region_drop_later(region);
+  CHECK(xt_reaper_drain(10000) && released == 1);
+  xt_region_drop_later(NULL);
+}
+
+static void keeps_to_the_budget(void) {
+  int64_t before = live_bytes();
+  xt_memory_set_budget(before + 1000);
+  CHECK(!xt_region_new(2000, 0) && xt_memory_refused() == XT_REFUSED_BUDGET);
+  xt_memory_set_budget(INT64_MAX);
+  CHECK(!xt_region_new(SIZE_MAX, 1) && live_bytes() == before);
+}
+
+int main(void) {
+  return RUN_TESTS("region", addresses_match_the_file_offset, the_last_reference_frees, the_reaper_frees_later,
+                   keeps_to_the_budget);
+}
