@@ -32,7 +32,7 @@ defmodule ExTorch.MixProject do
     ]
   end
 
-  def application, do: [extra_applications: [:logger]]
+  def application, do: [mod: {ExTorch.Application, []}, extra_applications: [:logger]]
 
   defp deps do
     [

@@ -2,6 +2,7 @@
  * (libtorch.c). */
 #include "core/memory/reaper.h"
 #include "nif/table.h"
+#include "nif/tensor.h"
 #include "nif/term.h"
 
 #define XT_DEFINE_RESOURCE(name) ErlNifResourceType *xt_##name##_type;
@@ -16,27 +17,46 @@ static const struct {
 } resources[] = {XT_RESOURCES(XT_RESOURCE_ENTRY)};
 #undef XT_RESOURCE_ENTRY
 
-static bool open_resources(ErlNifEnv *env) {
+static bool open_resources(ErlNifEnv *env, ErlNifResourceFlags flags) {
   for (size_t i = 0; i < sizeof resources / sizeof *resources; i++) {
     ErlNifResourceTypeInit init = *resources[i].callbacks;
     init.members = 4; /* dtor, stop, down and dyncall */
-    *resources[i].type = enif_init_resource_type(env, resources[i].name, &init, ERL_NIF_RT_CREATE, NULL);
+    *resources[i].type = enif_init_resource_type(env, resources[i].name, &init, flags, NULL);
     if (!*resources[i].type) return false;
   }
   return true;
 }
 
+static char instance; /* its address identifies this copy of the library in the process */
+
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
-  (void)priv_data, (void)load_info;
+  (void)load_info;
+  *priv_data = &instance;
   xt_term_load(env);
   if (!xt_reaper_start()) return 1;
-  return open_resources(env) ? 0 : 2;
+  return open_resources(env, ERL_NIF_RT_CREATE) ? 0 : 2;
 }
 
-#define XT_NIF_ENTRY(name, arity, scheduler) {#name, arity, xt_nif_##name, scheduler},
-static ErlNifFunc table[] = {XT_NIFS(XT_NIF_ENTRY)};
+/* Called when the module is loaded again while its old code exists. Tensors belong to the copy of the library that
+ * created them, so the new module takes over only if it has the same copy. A library file that was replaced on disk is
+ * another copy, and is refused. */
+static int upgrade(ErlNifEnv *env, void **priv_data, void **old_priv_data, ERL_NIF_TERM load_info) {
+  (void)load_info;
+  if (*old_priv_data != &instance) return 1;
+  *priv_data = &instance;
+  return open_resources(env, ERL_NIF_RT_CREATE | ERL_NIF_RT_TAKEOVER) ? 0 : 2;
+}
+
+/* No NIF runs without LibTorch: the table contains these functions, which raise ExTorch.Error if it is not loaded. */
+#define XT_NIF_GATE(name, arity, scheduler)                                                    \
+  static ERL_NIF_TERM gate_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {       \
+    return xt_torch ? xt_nif_##name(env, argc, argv) : xt_raise_error(env, &xt_torch_failure); \
+  }
+XT_NIFS(XT_NIF_GATE)
+#undef XT_NIF_GATE
+
+#define XT_NIF_ENTRY(name, arity, scheduler) {#name, arity, gate_##name, scheduler},
+static ErlNifFunc table[] = {{"native_load", 2, xt_nif_native_load, XT_DIRTY_IO}, XT_NIFS(XT_NIF_ENTRY)};
 #undef XT_NIF_ENTRY
 
-/* There is no upgrade function: live tensors belong to the library that created them. Loading another version fails and
- * the running one stays in use. */
-ERL_NIF_INIT(Elixir.ExTorch.Native, table, load, NULL, NULL, NULL)
+ERL_NIF_INIT(Elixir.ExTorch.Native, table, load, NULL, upgrade, NULL)

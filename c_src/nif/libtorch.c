@@ -11,6 +11,7 @@
 #include "nif/term.h"
 
 const xt_torch_api *xt_torch;
+xt_error xt_torch_failure = {.status = XT_STATUS_not_loaded, .offset = -1, .message = "LibTorch is not loaded"};
 
 static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
 
@@ -62,7 +63,8 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
   const char *reason;
   void *library = xt_libraries_open(path, &reason);
   if (!library)
-    return xt_error_set(error, XT_STATUS_torch, "cannot load LibTorch: %s%s%s", reason,
+    return xt_error_set(error, XT_STATUS_not_loaded,
+                        "cannot load LibTorch: %s%s%s. Build ExTorch again: mix deps.compile extorch --force", reason,
                         earlier ? ". Another library already loaded its own LibTorch into this VM, and both must be "
                                   "built with the same one: "
                                 : "",
@@ -70,7 +72,7 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
   xt_torch_open_fn *open;
   *(void **)&open = xt_libraries_symbol(library, XT_TORCH_SYMBOL);
   if (!open)
-    return xt_error_set(error, XT_STATUS_torch, "%s belongs to another version of ExTorch; build it again", path);
+    return xt_error_set(error, XT_STATUS_not_loaded, "%s belongs to another version of ExTorch; build it again", path);
   return open(&host, &xt_torch, error);
 }
 
@@ -80,11 +82,11 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
 ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[XT_PATH_SIZE];
   int threads;
-  xt_error error;
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !enif_get_int(env, argv[1], &threads) || threads < 0)
     return enif_make_badarg(env);
-  if (open_torch(path, loaded_libtorchs(env).first, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (open_torch(path, loaded_libtorchs(env).first, &xt_torch_failure) != XT_STATUS_ok)
+    return xt_make_error(env, &xt_torch_failure);
   if (threads) xt_torch->set_num_threads(threads);
   xt_exit_guard_install();
   return xt_make_ok(env, loaded_libtorchs(env).paths);

@@ -14,7 +14,6 @@
 #define XT_DIRTY_IO ERL_NIF_DIRTY_JOB_IO_BOUND
 
 #define XT_NIFS(X)                            \
-  X(native_load, 2, XT_DIRTY_IO)              \
   X(info, 0, XT_NORMAL)                       \
   X(manual_seed, 1, XT_NORMAL)                \
   X(dtype_supported, 1, XT_NORMAL)            \
@@ -78,6 +77,7 @@
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);
+XT_DECLARE_NIF(native_load, 2, XT_DIRTY_IO) /* loads LibTorch, which all others need */
 XT_NIFS(XT_DECLARE_NIF)
 #undef XT_DECLARE_NIF
 

@@ -11,6 +11,9 @@
 /* The functions of extorch_torch.so; NULL until native_load/2 has loaded it. */
 extern const xt_torch_api *xt_torch;
 
+/* Why it could not be loaded, if xt_torch is NULL. */
+extern xt_error xt_torch_failure;
+
 /* One atomic word holds the state of the handle, so that release/1 can run concurrently with any number of calls:
  *
  *   state = 2 × (calls that use the handle) + (1 if released)

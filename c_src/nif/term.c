@@ -231,7 +231,7 @@ ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value) {
   return enif_make_tuple3(env, xt_am_ok, value, enif_make_int64(env, bytes < MIN_REPORTED_BYTES ? 0 : bytes));
 }
 
-ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error) {
+static ERL_NIF_TERM make_exception(ErlNifEnv *env, const xt_error *error) {
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am___exception__, xt_am_reason, xt_am_message,
                          xt_am_path,       xt_am_offset,        xt_am_result};
   ERL_NIF_TERM values[] = {xt_am_module_error,
@@ -241,8 +241,16 @@ ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error) {
                            xt_am_nil,
                            error->offset < 0 ? xt_am_nil : enif_make_int64(env, error->offset),
                            xt_am_nil};
+  return xt_make_struct(env, keys, values, 7);
+}
+
+ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error) {
   xt_memory_taken(); /* resets the counter: a failed call has freed its memory */
-  return enif_make_tuple2(env, error->collect ? xt_am_collect : xt_am_error, xt_make_struct(env, keys, values, 7));
+  return enif_make_tuple2(env, error->collect ? xt_am_collect : xt_am_error, make_exception(env, error));
+}
+
+ERL_NIF_TERM xt_raise_error(ErlNifEnv *env, const xt_error *error) {
+  return enif_raise_exception(env, make_exception(env, error));
 }
 
 ERL_NIF_TERM xt_make_failure(ErlNifEnv *env, xt_status status, const char *message) {

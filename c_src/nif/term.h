@@ -167,6 +167,9 @@ ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value);
 /* {:error, %ExTorch.Error{}}, or {:collect, %ExTorch.Error{}} if the call may succeed after a garbage collection. */
 ERL_NIF_TERM xt_make_error(ErlNifEnv *env, const xt_error *error);
 
+/* Raises %ExTorch.Error{}. */
+ERL_NIF_TERM xt_raise_error(ErlNifEnv *env, const xt_error *error);
+
 /* xt_make_error of a new error. */
 ERL_NIF_TERM xt_make_failure(ErlNifEnv *env, xt_status status, const char *message);
 

@@ -28,6 +28,7 @@ defmodule ExTorch.Error do
   | `:stopping` | the node is shutting down |
   | `:timeout` | the peer, or a callback, exceeded the timeout |
   | `:closed` | the peer closed the connection between two messages |
+  | `:not_loaded` | the native library could not be loaded; the message says why |
   | `:torch` | LibTorch returned an error |
   """
 
@@ -50,6 +51,7 @@ defmodule ExTorch.Error do
           | :stopping
           | :timeout
           | :closed
+          | :not_loaded
           | :torch
 
   @type t :: %__MODULE__{

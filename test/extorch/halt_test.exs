@@ -5,6 +5,8 @@ defmodule ExTorch.HaltTest do
   @moduletag :no_asan
 
   @busy """
+  ExTorch.info()
+
   for _ <- 1..4 do
     spawn(fn ->
       a = ExTorch.rand({400, 400})

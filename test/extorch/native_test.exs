@@ -1,11 +1,11 @@
 defmodule ExTorch.NativeTest do
   use ExTorch.Case
 
-  @stubs Native.__info__(:functions) -- [load: 0]
+  @stubs Native.__info__(:functions) -- [load: 0, status: 0]
 
   test "the table in C and the stubs are the same list" do
     table =
-      Regex.scan(~r/X\((\w+), (\d+), XT_/, File.read!("c_src/nif/table.h"),
+      Regex.scan(~r/(?:X|XT_DECLARE_NIF)\((\w+), (\d+), XT_/, File.read!("c_src/nif/table.h"),
         capture: :all_but_first
       )
       |> Enum.map(fn [name, arity] -> {String.to_atom(name), String.to_integer(arity)} end)
@@ -59,7 +59,7 @@ defmodule ExTorch.NativeTest do
   defp native_names(body) do
     remote =
       for {{:., _, [{:__aliases__, _, aliases}, name]}, _, _} <- subtrees(body),
-          List.last(aliases) == :Native and name != :result,
+          List.last(aliases) == :Native and name not in [:result, :status],
           do: to_string(name)
 
     local = for {:native_load, _, [_, _]} <- subtrees(body), do: "native_load"
@@ -95,11 +95,101 @@ defmodule ExTorch.NativeTest do
              atoms |> Enum.map(fn {:atom, _, name} -> Atom.to_string(name) end) |> Enum.sort()
   end
 
-  @tag :capture_log
-  test "loading the code again is refused and leaves the running one" do
+  test "loading the module again takes over the library, with its tensors" do
     tensor = ExTorch.tensor([1, 2])
 
-    assert {:error, _} = :code.load_file(Native)
+    for _ <- 1..3 do
+      assert {:module, Native} = :code.load_file(Native)
+      assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+      :code.purge(Native)
+      assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+    end
+
+    # as Mix does before it compiles a module again
+    :code.purge(Native)
+    :code.delete(Native)
     assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+    assert Tensor.release(tensor) == :ok
+  end
+
+  describe "in another VM" do
+    @describetag :tmp_dir
+    @describetag :no_asan
+
+    # A copy of the application: <dir>/extorch/{ebin,priv}.
+    defp copy(dir) do
+      app = Path.join(dir, "extorch")
+      File.mkdir_p!(Path.join(app, "priv"))
+      File.cp_r!(Application.app_dir(:extorch, "ebin"), Path.join(app, "ebin"))
+
+      for name <- ["extorch.so", "extorch_torch.so"],
+          do:
+            File.cp!(
+              Application.app_dir(:extorch, "priv/" <> name),
+              Path.join([app, "priv", name])
+            )
+
+      app
+    end
+
+    defp elixir(app, script) do
+      System.cmd("elixir", ["-pa", Path.join(app, "ebin"), "-e", script], stderr_to_stdout: true)
+    end
+
+    test "a library that was replaced is refused, and the running one stays", %{tmp_dir: dir} do
+      app = copy(dir)
+
+      {output, 0} =
+        elixir(app, """
+        t = ExTorch.tensor([1, 2])
+        File.write!("#{app}/priv/new.so", [File.read!("#{app}/priv/extorch.so"), 0])
+        File.rename!("#{app}/priv/new.so", "#{app}/priv/extorch.so")
+        {:error, :on_load_failure} = :code.load_file(ExTorch.Native)
+        IO.inspect(ExTorch.Tensor.to_list(ExTorch.add(t, 1)))
+        # the warning is logged by another process
+        Process.sleep(500)
+        """)
+
+      assert output =~ "restart the node"
+      assert output =~ "[2, 3]"
+    end
+
+    for {name, file} <- [{"the library", "extorch.so"}, {"LibTorch", "extorch_torch.so"}] do
+      test "without #{name} the application starts, and every call says why it fails", %{
+        tmp_dir: dir
+      } do
+        app = copy(dir)
+        File.write!(Path.join([app, "priv", unquote(file)]), "not a library")
+
+        {output, 0} =
+          elixir(app, """
+          {:ok, _} = Application.ensure_all_started(:extorch)
+
+          for fun <- [
+                fn -> ExTorch.tensor([1]) end,
+                fn -> ExTorch.load("x.pt") end,
+                fn -> ExTorch.Memory.live() end,
+                fn -> ExTorch.Device.count(:cuda) end
+              ] do
+            try do
+              fun.()
+            rescue
+              e in ExTorch.Error -> IO.puts("rescued \#{e.reason}: \#{e.message}")
+            end
+          end
+          """)
+
+        rescued = output |> String.split("\n") |> Enum.filter(&(&1 =~ "rescued not_loaded: "))
+        assert length(rescued) == 4
+
+        assert Enum.all?(
+                 rescued,
+                 &(String.contains?(&1, unquote(Path.rootname(file))) and
+                     &1 =~ "mix deps.compile extorch --force")
+               )
+
+        assert output =~ "[error]"
+      end
+    end
   end
 end

@@ -30,6 +30,7 @@ extern "C" {
   X(stopping)          \
   X(timeout)           \
   X(closed)            \
+  X(not_loaded)        \
   X(torch)
 
 #define XT_STATUS_ENUM(name) XT_STATUS_##name,
