@@ -14,7 +14,7 @@ xt_status xt_rebuild_latin1(xt_rebuild *r, const xt_node *args, xt_node **out) {
   size_t size = 0;
   for (size_t i = 0; i < text->text.size; i++, size++) {
     if (in[i] >= 0xC4) return xt_rebuild_corrupt(r, "bytes contain a character above 255");
-    bytes[size] = in[i] < 0x80 ? in[i] : (uint8_t)(in[i] << 6 | (in[i + 1] & 0x3F));
+    bytes[size] = (uint8_t)(in[i] < 0x80 ? in[i] : in[i] << 6 | (in[i + 1] & 0x3F));
     if (in[i] >= 0x80) i++;
   }
   (*out)->text.data = (const char *)bytes;
