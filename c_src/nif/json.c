@@ -1,22 +1,48 @@
-/* Decodes JSON with the strict parser of the core; used for index files. */
+/* Reads JSON files with the strict parser of the core; used for index files. */
+#include <stdlib.h>
+
+#include "core/os/file.h"
 #include "core/pickle/node_json.h"
 #include "nif/object.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
-/* json_decode(text) :: {:ok, term, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_json_decode(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifBinary text;
+enum { ARENA_BASE = 1 << 20, ARENA_RATIO = 64 };
+
+/* Reads the whole file, which must be a regular file of at most `limit` bytes. The caller frees *text. */
+static xt_status read_file(const char *path, uint64_t limit, uint8_t **text, size_t *size, xt_error *error) {
+  xt_file file = {.fd = -1};
+  xt_status status = xt_file_open(&file, path, error);
+  if (status == XT_STATUS_ok && file.size > limit)
+    status = xt_error_set(error, XT_STATUS_limit, "the file has %llu bytes; at most %llu are read as JSON",
+                          (unsigned long long)file.size, (unsigned long long)limit);
+  if (status == XT_STATUS_ok) {
+    *size = (size_t)file.size;
+    *text = malloc(*size ? *size : 1);
+    status = *text ? xt_file_read(&file, 0, *text, *size, error)
+                   : xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading JSON");
+  }
+  xt_file_close(&file);
+  return status;
+}
+
+/* json_read(path, most bytes) :: {:ok, term, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_json_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  char path[XT_PATH_SIZE];
+  ErlNifUInt64 limit;
+  uint8_t *text = NULL;
+  size_t size = 0;
   xt_error error;
-  xt_arena arena = {.limit = 1 << 20};
   xt_node *root;
   ERL_NIF_TERM term = xt_am_nil;
   (void)argc;
-  if (!enif_inspect_binary(env, argv[0], &text)) return enif_make_badarg(env);
-  arena.limit += 64 * text.size;
-  xt_status status = xt_node_from_json(text.data, text.size, &arena, &root, &error);
+  if (!xt_get_path(env, argv[0], path) || !enif_get_uint64(env, argv[1], &limit)) return enif_make_badarg(env);
+  xt_status status = read_file(path, limit, &text, &size, &error);
+  xt_arena arena = {.limit = ARENA_BASE + ARENA_RATIO * size};
+  if (status == XT_STATUS_ok) status = xt_node_from_json(text, size, &arena, &root, &error);
   if (status == XT_STATUS_ok && !xt_make_node(env, NULL, root, &term))
     status = xt_error_set(&error, XT_STATUS_no_memory, "out of memory while decoding JSON");
   xt_arena_free(&arena);
+  free(text);
   return xt_make_result(env, status, term, &error);
 }

@@ -63,7 +63,7 @@
   X(loader_select, 2, XT_DIRTY_CPU)           \
   X(loader_feed, 2, XT_NORMAL)                \
   X(loader_ended, 1, XT_DIRTY_CPU)            \
-  X(json_decode, 1, XT_DIRTY_CPU)             \
+  X(json_read, 2, XT_DIRTY_IO)                \
   X(saver_begin, 5, XT_DIRTY_CPU)             \
   X(saver_open, 3, XT_DIRTY_IO)               \
   X(saver_step, 2, XT_DIRTY_IO)               \

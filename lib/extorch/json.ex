@@ -1,9 +1,14 @@
 defmodule ExTorch.JSON do
   @moduledoc false
-  # Decodes JSON with the strict parser of the native library, since Elixir before 1.18 has none.
+  # Reads JSON files with the strict parser of the native library. Only regular files are read, up to a limit, and not
+  # through Erlang's file server, which a FIFO would block for all processes.
 
-  alias ExTorch.{Error, Memory, Native}
+  alias ExTorch.{Error, Memory, Native, Options}
 
-  @spec decode(binary()) :: {:ok, term()} | {:error, Error.t()}
-  def decode(text), do: Memory.run(fn -> Native.json_decode(text) end)
+  @spec read(Path.t(), non_neg_integer()) :: {:ok, term()} | {:error, Error.t()}
+  def read(path, max_bytes) do
+    if Options.path?(path),
+      do: Error.put_path(Memory.run(fn -> Native.json_read(path, max_bytes) end), path),
+      else: {:error, Error.new(:not_found, "expected a path")}
+  end
 end

@@ -283,8 +283,8 @@ defmodule ExTorch.Native do
 
   # ---- JSON ----
 
-  @spec json_decode(binary()) :: result(term())
-  def json_decode(_text), do: :erlang.nif_error(not_loaded())
+  @spec json_read(binary(), non_neg_integer()) :: result(term())
+  def json_read(_path, _max_bytes), do: :erlang.nif_error(not_loaded())
 
   # ---- Saving ----
 

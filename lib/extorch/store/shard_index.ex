@@ -11,7 +11,7 @@ defmodule ExTorch.Store.ShardIndex do
   # Returns the path of the index, which may be given as its directory.
   @spec find(Path.t()) :: {:ok, Path.t()} | {:error, Error.t()}
   def find(path) do
-    if File.dir?(path) do
+    if directory?(path) do
       case Path.wildcard(Path.join(path, "*.index.json")) do
         [index] ->
           {:ok, index}
@@ -34,30 +34,27 @@ defmodule ExTorch.Store.ShardIndex do
 
   @spec read(Path.t()) :: {:ok, weight_map()} | {:error, Error.t()}
   def read(index) do
-    with {:ok, %{size: size}} when size <= @max_bytes <- File.stat(index),
-         {:ok, text} <- File.read(index),
-         {:ok, %{"weight_map" => map}} when is_map(map) <-
-           JSON.decode(text),
+    with {:ok, %{"weight_map" => map}} when is_map(map) <- JSON.read(index, @max_bytes),
          true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
       {:ok, map}
     else
-      {:ok, %{size: _}} ->
-        {:error, Error.new(:limit, "the index exceeds #{@max_bytes} bytes", index)}
+      {:error, %Error{reason: :not_found} = error} ->
+        {:error, %{error | message: "the index does not exist"}}
 
       {:error, %Error{} = error} ->
-        {:error, Error.put_path(error, index)}
-
-      {:error, :enoent} ->
-        {:error, Error.new(:not_found, "the index does not exist", index)}
-
-      {:error, reason} ->
-        {:error,
-         Error.new(:io, "the index could not be read: #{:file.format_error(reason)}", index)}
+        {:error, error}
 
       _ ->
         {:error,
          Error.new(:corrupt, "the index has no weight_map from names to file names", index)}
     end
+  end
+
+  # Not through the file server.
+  @spec directory?(Path.t()) :: boolean()
+  def directory?(path) do
+    ExTorch.Options.path?(path) and
+      match?({:ok, info} when elem(info, 2) == :directory, :file.read_file_info(path, [:raw]))
   end
 
   # Returns the files of the shards.

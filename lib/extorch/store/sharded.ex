@@ -84,7 +84,7 @@ defmodule ExTorch.Store.Sharded do
   def index?(path) when is_binary(path),
     do:
       String.ends_with?(path, ".index.json") or
-        (File.dir?(path) and match?({:ok, _}, ShardIndex.find(path)))
+        (ShardIndex.directory?(path) and match?({:ok, _}, ShardIndex.find(path)))
 
   def index?(_source), do: false
 
@@ -99,7 +99,8 @@ defmodule ExTorch.Store.Sharded do
       weight_map
       |> ShardIndex.shards()
       |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
-        case ExTorch.load(ShardIndex.sibling(index, shard), opts) do
+        # a shard is never an index
+        case Checkpoint.load(ShardIndex.sibling(index, shard), opts) do
           {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
             {:cont, {:ok, loaded ++ pairs}}
 
