@@ -32,7 +32,7 @@ xt_status xt_unpickler_no_memory(xt_unpickler *u) {
   if (u->nodes > u->max_nodes)
     return xt_error_at(u->error, XT_STATUS_limit, u->rebuild->at,
                        "pickle creates more than %zu objects, which is too many for its size", u->max_nodes);
-  return xt_error_set(u->error, XT_STATUS_no_memory, "not enough memory for the objects of the pickle");
+  return xt_error_set(u->error, XT_STATUS_no_memory, "out of memory while reading the pickle");
 }
 
 /* ---- Stack ---- */
