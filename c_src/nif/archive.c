@@ -94,8 +94,8 @@ static void wait_for_answer(job *j) {
   while (!j->answered && !j->gone && !j->failed) {
     if (j->timeout_ms >= 0 && waited >= j->timeout_ms) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_timeout, "the %s did not answer within %lld ms", j->saves ? "writer" : "reader",
-                   (long long)j->timeout_ms);
+      xt_error_set(&j->error, XT_STATUS_timeout, "the %s did not return within %lld ms; see the option timeout",
+                   j->saves ? "writer" : "reader", (long long)j->timeout_ms);
       break;
     }
     if (xt_exit_guard_stopping()) {
@@ -296,7 +296,7 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     j->answered = take_answer(env, j, argv[1]);
     if (!j->answered) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid answer",
+      xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid value",
                    j->saves ? "writer" : "reader");
     }
     xt_condition_broadcast(&j->change);

@@ -162,7 +162,7 @@ defmodule ExTorch.OpTest do
       assert error.reason == :not_found
       assert error.message =~ ~s("softmax")
 
-      assert_raise Error, ~r/has no overload "Foo"; it has aten::add.Scalar/, fn ->
+      assert_raise Error, ~r/has no overload "Foo"; its overloads are aten::add.Scalar/, fn ->
         ExTorch.op("aten::add.Foo", [])
       end
 
