@@ -206,7 +206,7 @@ defmodule ExTorch.OptionsTest do
     {:ok, socket} = :gen_tcp.connect({127, 0, 0, 1}, port, [:binary, active: false])
 
     for {opts, words} <- [
-          {[timeout: -1], ":timeout to be milliseconds"},
+          {[timeout: -1], ":timeout to be a number of milliseconds"},
           {[chunk: -1], ":chunk to be a positive number"},
           {[chunk: "1"], ":chunk to be a positive number"},
           {[buffer: :x], ":buffer to be iodata"},

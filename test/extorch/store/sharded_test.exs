@@ -17,7 +17,9 @@ defmodule ExTorch.Store.ShardedTest do
       module = Map.new(1..5, &{"w#{&1}", ExTorch.full({100}, &1 * 1.0)})
       store = Sharded.new(index, max_shard_size: 900)
       assert :ok = Store.collect_from(store, module)
-      assert {:error, %{message: "the file exists" <> _}} = Store.collect_from(store, module)
+
+      assert {:error, %{message: "the file already exists" <> _}} =
+               Store.collect_from(store, module)
 
       shards =
         Enum.filter(
