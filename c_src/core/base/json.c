@@ -231,7 +231,7 @@ bool xt_json_word(xt_json *j, const char *word) {
 /* ---- The end ---- */
 
 xt_status xt_json_end(xt_json *j, xt_error *error) {
-  xt_json_peek(j); /* skips white space; its result does not tell a NUL byte from the end */
+  xt_json_peek(j); /* skips white space; its result does not distinguish a NUL byte from the end */
   if (!j->wrong && j->at < j->size) j->wrong = "more text follows the value";
   if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading JSON");
   if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
