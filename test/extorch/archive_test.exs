@@ -289,8 +289,8 @@ defmodule ExTorch.ArchiveTest do
     own = Error.new(:limit, "mine")
     assert {:error, ^own} = Archive.save(tensors(), fn _ -> {:error, own} end)
     assert {:error, %Error{reason: :io}} = Archive.save(tensors(), fn _ -> :what end)
-    lying = %Writer{test: self(), most: 0}
-    assert {:error, %Error{reason: :io}} = Archive.save(tensors(), lying)
+    faulty = %Writer{test: self(), most: 0}
+    assert {:error, %Error{reason: :io}} = Archive.save(tensors(), faulty)
     assert_closed_once()
 
     assert {:error, %Error{reason: :io}} =

@@ -88,7 +88,7 @@ static xt_status classify_record(xt_push *p, work *w, xt_error *error) {
   if (w->text && w->storage_read && equals(name, size, "byteorder"))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)p->at,
                        "the record byteorder comes after the storages; write the stream to a file and load that");
-  /* No need to spool if only small texts came before the object. */
+  /* No need to spool if only small text records precede the object. */
   if (w->is_object && p->spooling) {
     p->spooling = false;
     for (size_t i = 0; i < w->count; i++) p->spooling |= !w->seen[i].flags;

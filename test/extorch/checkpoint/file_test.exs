@@ -419,7 +419,7 @@ defmodule ExTorch.CheckpointFileTest do
   test "a source that fails, raises or returns wrong sizes", %{tmp_dir: dir} do
     path = write(dir, 100)
 
-    defmodule Liar do
+    defmodule FaultySource do
       @behaviour ExTorch.Source
       defstruct [:path, :how]
       @impl true
@@ -441,16 +441,16 @@ defmodule ExTorch.CheckpointFileTest do
       def close(_), do: :ok
     end
 
-    assert {:error, %{reason: :io}} = ExTorch.load(struct(Liar, path: path, how: :size))
-    assert {:error, %{reason: :io}} = ExTorch.load(struct(Liar, path: path, how: :short))
+    assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :size))
+    assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :short))
 
     assert {:error, %{reason: :io, message: "gone"}} =
-             ExTorch.load(struct(Liar, path: path, how: :error))
+             ExTorch.load(struct(FaultySource, path: path, how: :error))
 
-    assert {:ok, _} = ExTorch.load(struct(Liar, path: path, how: :longer))
+    assert {:ok, _} = ExTorch.load(struct(FaultySource, path: path, how: :longer))
 
     assert_raise RuntimeError, "oops", fn ->
-      ExTorch.load(struct(Liar, path: path, how: :raise))
+      ExTorch.load(struct(FaultySource, path: path, how: :raise))
     end
   end
 end

@@ -1,5 +1,6 @@
 defmodule ExTorch.FormatsTest do
-  # Every format and kind of tensor beyond torch.save's zip: files of test/fixtures/more, compared with the descriptions that torch wrote.
+  # Every format and kind of tensor beyond torch.save's zip: files of test/fixtures/more, compared with the descriptions
+  # that torch wrote.
   use ExTorch.Case
   alias ExTorch.Checkpoint
   alias ExTorch.Python.{Global, NumpyScalar, Object, TensorSubclass}
@@ -14,7 +15,7 @@ defmodule ExTorch.FormatsTest do
       entry = Checkpoint.entry!(ckpt, item["path"])
 
       Fixtures.assert_tensor(item, entry, Checkpoint.tensor!(ckpt, item["path"]))
-      # numpy gives an empty array other strides than torch.
+      # NumPy and torch use different strides for empty arrays.
       assert Tuple.to_list(entry.strides) == item["strides"] or 0 in item["shape"]
     end
 
