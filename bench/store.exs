@@ -9,7 +9,7 @@ dir = Data.dir()
 limits = Measure.limits(dir)
 path = Data.write(Path.join(dir, "llm.pt"), Data.llm_sizes(), 2, "HalfStorage")
 
-# A module without memory of its own: meta tensors that claim to be on the CPU.
+# A module without its own memory: meta tensors that claim to be on the CPU.
 module =
   Map.new(ExTorch.load!(path), fn {name, tensor} ->
     meta = ExTorch.empty(tensor.shape, dtype: :float16, device: :meta)

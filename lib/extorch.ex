@@ -77,7 +77,7 @@ defmodule ExTorch do
       iex> ExTorch.op("sum", [x], dim: 1, keepdim: true).shape
       {1, 1}
       iex> ExTorch.op("matmull", [x, x])
-      ** (ExTorch.Error) there is no operator "matmull"; did you mean "matmul"?
+      ** (ExTorch.Error) unknown operator "matmull"; did you mean "matmul"?
 
   Gradients are never recorded. Operators that end in `_` write to their first argument. They raise `:frozen` if an
   Erlang binary shares that memory. Operators that would move memory (`"set_"`, `"resize_"` to a larger size) raise an

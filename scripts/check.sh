@@ -40,7 +40,7 @@ grep -E '^stat::(number_of_executed_units|average_exec_per_sec)' build/fuzz.log
 step "ExUnit under ASan and UBSan"
 make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" SAN=asan all example
 trap 'make --no-print-directory >/dev/null' EXIT
-# +Mea min: every enif_alloc becomes a malloc of its own, so that ASan sees overflows.
+# +Mea min: every enif_alloc becomes a separate malloc, so that ASan sees overflows.
 EXTORCH_ASAN=1 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so) ELIXIR_ERL_OPTIONS="+Mea min" \
   ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1:detect_odr_violation=0 \
   MIX_ENV=test mix test --no-deps-check

@@ -1,10 +1,10 @@
 defmodule ExTorch.DocsTest do
-  # The README's promises that a machine can check.
+  # Checks the README and the documentation against the code.
   use ExTorch.Case
 
   @readme File.read!("README.md")
 
-  test "every module and function that the README names is there" do
+  test "every module and function in the README exists" do
     for [name, function, arity] <-
           Regex.scan(~r/`(ExTorch(?:\.[A-Z]\w+)*)\.([a-z_]+[?!]?)\/(\d)`/, @readme,
             capture: :all_but_first
@@ -22,7 +22,7 @@ defmodule ExTorch.DocsTest do
     end
   end
 
-  test "every make target that the README names is in the Makefile" do
+  test "every make target in the README exists" do
     makefile = File.read!("Makefile")
 
     for [target] <- Regex.scan(~r/^make (\w+)/m, @readme, capture: :all_but_first) do

@@ -1,13 +1,13 @@
 unless ExTorch.Test.Python.torch() do
   IO.puts(
-    "Python with torch was not found: tests that compare with it are left out (EXTORCH_PYTHON)"
+    "Python with torch was not found: tests that compare with it are skipped (EXTORCH_PYTHON)"
   )
 end
 
 if Code.ensure_loaded?(Nx) do
   {:ok, _} = Application.ensure_all_started(:nx)
 else
-  IO.puts("Nx was not found: its tests are left out (from Hex, or compiled in EXTORCH_NX_PATH)")
+  IO.puts("Nx was not found: its tests are skipped (from Hex, or compiled in EXTORCH_NX_PATH)")
 end
 
 exclude =
@@ -15,5 +15,5 @@ exclude =
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
-# Slow machines and busy ones are no failures.
+# Tests must not fail only because the machine is slow or busy.
 ExUnit.start(exclude: exclude, timeout: 300_000)

@@ -28,7 +28,7 @@ typedef enum { ASKS_NOTHING, ASKS_WRITE, ASKS_READ, ASKS_SIZE } asks;
 typedef struct {
   xt_mutex lock; /* protects the fields that both threads use */
   xt_condition change;
-  bool gone; /* the calling process has exited */
+  bool caller_exited;
   ErlNifMonitor monitor;
   ErlNifPid caller;
   ErlNifEnv *env; /* holds `ref` */
@@ -71,7 +71,7 @@ static void caller_down(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMoni
   job *j = object;
   (void)env, (void)pid, (void)monitor;
   xt_mutex_lock(&j->lock);
-  j->gone = true;
+  j->caller_exited = true;
   xt_condition_broadcast(&j->change);
   xt_mutex_unlock(&j->lock);
 }
@@ -91,11 +91,11 @@ static bool send_request(job *j, ErlNifEnv *env, ERL_NIF_TERM request) {
 /* Called with the lock held. Polls, because nothing signals the condition when the node stops. */
 static void wait_for_answer(job *j) {
   int64_t waited = 0;
-  while (!j->answered && !j->gone && !j->failed) {
+  while (!j->answered && !j->caller_exited && !j->failed) {
     if (j->timeout_ms >= 0 && waited >= j->timeout_ms) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_timeout, "the %s did not answer within %lld ms", j->saves ? "writer" : "reader",
-                   (long long)j->timeout_ms);
+      xt_error_set(&j->error, XT_STATUS_timeout, "the %s did not return within %lld ms; see the option timeout",
+                   j->saves ? "writer" : "reader", (long long)j->timeout_ms);
       break;
     }
     if (xt_exit_guard_stopping()) {
@@ -107,13 +107,13 @@ static void wait_for_answer(job *j) {
     int64_t deadline = xt_clock_ns() + pause * NS_PER_MS;
     if (!xt_condition_wait_until(&j->change, &j->lock, deadline)) waited += pause;
   }
-  if (j->gone && !j->answered) j->failed = true;
+  if (j->caller_exited && !j->answered) j->failed = true;
 }
 
 /* Sends a request and waits for its answer. Returns false if it failed. Frees the environment. */
 static bool ask(job *j, asks what, uint8_t *to, size_t size, ErlNifEnv *env, ERL_NIF_TERM request) {
   xt_mutex_lock(&j->lock);
-  bool may = !j->failed && !j->gone;
+  bool may = !j->failed && !j->caller_exited;
   j->asks = may ? what : ASKS_NOTHING;
   j->answered = false;
   j->to = to;
@@ -183,9 +183,9 @@ static void *run(void *object) {
   if (!j->failed && status != XT_STATUS_ok) j->error = error;
   j->status = j->failed ? XT_STATUS_io : status;
   j->over = true;
-  bool gone = j->gone;
+  bool exited = j->caller_exited;
   xt_mutex_unlock(&j->lock);
-  ErlNifEnv *env = gone ? NULL : enif_alloc_env();
+  ErlNifEnv *env = exited ? NULL : enif_alloc_env();
   if (env) send_request(j, env, xt_am_done);
   enif_release_resource(j);
   atomic_fetch_sub(&xt_memory_live.threads, 1);
@@ -296,7 +296,7 @@ ERL_NIF_TERM xt_nif_archive_answer(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     j->answered = take_answer(env, j, argv[1]);
     if (!j->answered) {
       j->failed = true;
-      xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid answer",
+      xt_error_set(&j->error, XT_STATUS_io, "the %s failed or returned an invalid value",
                    j->saves ? "writer" : "reader");
     }
     xt_condition_broadcast(&j->change);

@@ -123,7 +123,7 @@ static xt_status check_span(const xt_foreign *memory, size_t *bytes, xt_error *e
         __builtin_add_overflow(last, step, &last) || __builtin_mul_overflow(elements, memory->sizes[d], &elements))
       return invalid(error, "shape and strides overflow 64 bits");
   if (__builtin_mul_overflow((size_t)last + 1, xt_dtype_get(memory->dtype)->size, bytes) || *bytes > INT64_MAX)
-    return invalid(error, "shape and strides exceed the address space");
+    return invalid(error, "shape and strides extend past the end of the address space");
   return XT_STATUS_ok;
 }
 
@@ -133,11 +133,12 @@ static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *e
   size_t bytes = 0;
   uintptr_t end;
   if (dtype->kind == XT_KIND_QUANT)
-    return xt_error_set(error, XT_STATUS_unsupported, "%s needs a scale; pass the memory as integers", dtype->name);
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "%s is quantized and needs a scale; pass the memory with an integer dtype", dtype->name);
   xt_status status = check_span(memory, &bytes, error);
   if (status != XT_STATUS_ok || !bytes) return status;
   if (__builtin_add_overflow((uintptr_t)memory->data, bytes, &end))
-    return invalid(error, "shape and strides exceed the address space");
+    return invalid(error, "shape and strides extend past the end of the address space");
   if (!memory->data) return invalid(error, "ptr is null");
   if (memory->device.type != XT_DEVICE_CPU) return XT_STATUS_ok;
   if (!xt_dtype_aligned(memory->data, memory->dtype))

@@ -257,8 +257,8 @@ static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const 
  *   :: {:ok, :described | {:again | :more, bytes received, bytes missing, ready} | {:done, bytes used, ready}, bytes}
  *    | {:error, e}
  *
- * ready :: [{entry's index, tensor}]. The same binary must be passed again until :more or :done; the loader knows how
- * much of it is used. */
+ * ready :: [{entry's index, tensor}]. The same binary must be passed again until :more or :done; the loader keeps
+ * count of the bytes that it has used. */
 ERL_NIF_TERM xt_nif_loader_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   loader_resource *resource;
   ErlNifBinary chunk;
@@ -273,7 +273,8 @@ ERL_NIF_TERM xt_nif_loader_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   return feed_chunk(env, resource, &chunk, on_dirty ? &xt_loader_dirty_limits : &xt_loader_brief_limits);
 }
 
-/* loader_ended(loader) :: {:error, e}     for a stream that ended early; the error tells how much was received */
+/* loader_ended(loader) :: {:error, e}     for a stream that ended early; the error contains the number of bytes
+ * received */
 ERL_NIF_TERM xt_nif_loader_ended(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   loader_resource *resource;
   xt_error error;

@@ -40,11 +40,12 @@ static xt_status check_size(xt_dtype dtype, const int64_t *sizes, int ndim, int6
   size_t bytes;
   if (info->kind == XT_KIND_QUANT)
     return xt_error_set(error, XT_STATUS_unsupported,
-                        "%s needs a scale; create a tensor of the integers and quantize it", info->name);
+                        "%s is quantized and needs a scale; create a tensor of the integers and quantize it",
+                        info->name);
   if (!layout_contiguous(sizes, ndim, info->size, strides, &bytes))
     return xt_error_set(error, XT_STATUS_bad_argument, "the shape has a negative size or is too large");
   if (bytes != size)
-    return xt_error_set(error, XT_STATUS_bad_argument, "the binary has %zu bytes, and this shape of %s needs %zu", size,
+    return xt_error_set(error, XT_STATUS_bad_argument, "the binary has %zu bytes, but this shape of %s needs %zu", size,
                         info->name, bytes);
   return XT_STATUS_ok;
 }

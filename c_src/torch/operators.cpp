@@ -39,7 +39,7 @@ const std::unordered_map<std::string, Overloads> &operators() {
     if (distance <= 1 + requested.size() / 4) similar.emplace_back(distance, entry.first.substr(6));
   }
   std::sort(similar.begin(), similar.end());
-  std::string text = "there is no operator \"" + requested + "\"";
+  std::string text = "unknown operator \"" + requested + "\"";
   for (size_t i = 0; i < similar.size() && i < 3; i++)
     text += (i ? ", " : "; did you mean ") + ("\"" + similar[i].second + "\"");
   fail(XT_STATUS_not_found, text + (similar.empty() ? "" : "?"));
@@ -82,7 +82,7 @@ Overloads lookup(const std::string &requested) {
     if (name == overload) return {candidate};
     names += (names.empty() ? "" : ", ") + full + (name.empty() ? "" : "." + name);
   }
-  fail(XT_STATUS_not_found, full + " has no overload \"" + overload + "\"; it has " + names);
+  fail(XT_STATUS_not_found, full + " has no overload \"" + overload + "\"; its overloads are " + names);
 }
 
 /* ---- Overload resolution ---- */

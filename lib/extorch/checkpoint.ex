@@ -1,6 +1,6 @@
 defmodule ExTorch.Checkpoint do
   @moduledoc """
-  Reads checkpoints lazily: opening a file takes milliseconds, and a tensor is read when it is asked for.
+  Reads checkpoints lazily: opening a file takes milliseconds, and a tensor is read when it is requested.
 
       {:ok, ckpt} = ExTorch.Checkpoint.open("model.pt")
       ExTorch.Checkpoint.keys(ckpt)
@@ -198,7 +198,7 @@ defmodule ExTorch.Checkpoint do
 
     * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors` or `:pickle`
     * `:compression` - `:gzip` or `nil`
-    * `:producer` - the software that writes such files, as far as it can be told: `"torch.save 2.7 or newer"`
+    * `:producer` - the software that writes such files, if it can be determined: `"torch.save 2.7 or newer"`
     * `:byteorder` - `:little` or `:big`
     * `:version`, `:format_version`, `:alignment` - the contents of these records, if the file has them
     * `:metadata` - the `__metadata__` of a safetensors file, a map of strings

@@ -13,7 +13,7 @@ defmodule ExTorch.Filter do
           | (String.t(), Entry.t() -> as_boolean(term()))
           | [t()]
 
-  # Checks the value of an option; nil is no filter.
+  # Checks the value of an option; nil means no filter.
   @spec check!(term(), atom()) :: :ok
   def check!(nil, _option), do: :ok
 

@@ -116,12 +116,18 @@ if Code.ensure_loaded?(Nx) do
     defp type!(dtype) do
       type =
         DType.to_nx(dtype) ||
-          raise Error.new(:unsupported, "Nx does not support the dtype #{dtype}")
+          raise Error.new(
+                  :unsupported,
+                  "Nx does not support the dtype #{dtype}; convert the tensor with ExTorch.Tensor.to/2 first"
+                )
 
       Nx.Type.normalize!(type)
     rescue
       ArgumentError ->
-        reraise Error.new(:unsupported, "this version of Nx does not support the dtype #{dtype}"),
+        reraise Error.new(
+                  :unsupported,
+                  "this version of Nx does not support the dtype #{dtype}; convert the tensor with ExTorch.Tensor.to/2 first"
+                ),
                 __STACKTRACE__
     end
 
@@ -154,7 +160,10 @@ if Code.ensure_loaded?(Nx) do
           dtype
 
         {:error, _} ->
-          raise Error.new(:unsupported, "no dtype corresponds to the Nx type #{inspect(type)}")
+          raise Error.new(
+                  :unsupported,
+                  "LibTorch has no dtype for the Nx type #{inspect(type)}; convert it with Nx.as_type/2 first"
+                )
       end
     end
 

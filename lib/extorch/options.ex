@@ -59,7 +59,7 @@ defmodule ExTorch.Options do
   @spec timeout!(term()) :: timeout()
   def timeout!(:infinity), do: :infinity
   def timeout!(ms) when ms in 0..@max_value, do: ms
-  def timeout!(other), do: invalid!(:timeout, "milliseconds or :infinity", other)
+  def timeout!(other), do: invalid!(:timeout, "a number of milliseconds or :infinity", other)
 
   # Returns true if the binary can be a path. File contents passed by mistake contain zero bytes or are longer.
   @spec path?(binary()) :: boolean()

@@ -86,7 +86,7 @@ defmodule ExTorch.Streaming do
   def feed(loader, chunk), do: Loader.feed(loader, chunk)
 
   @doc """
-  Tells a loader that the stream has ended.
+  Ends the stream of a loader.
 
   The checkpoint is incomplete in this case, so the result is always an error. Its message contains the number of bytes
   received.

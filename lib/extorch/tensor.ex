@@ -43,7 +43,7 @@ defmodule ExTorch.Tensor do
       iex> ExTorch.Tensor.to_list(t)
       [[1, 2, 3], [4, 5, 6]]
       iex> ExTorch.Tensor.from_binary(<<1, 2, 3>>, {2}, :int16)
-      ** (ExTorch.Error) the binary has 3 bytes, and this shape of int16 needs 4
+      ** (ExTorch.Error) the binary has 3 bytes, but this shape of int16 needs 4
   """
   @spec from_binary(binary(), tuple() | [non_neg_integer()], DType.input()) :: t()
   def from_binary(binary, shape, dtype)

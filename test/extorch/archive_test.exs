@@ -7,7 +7,7 @@ defmodule ExTorch.ArchiveTest do
 
   doctest ExTorch.Archive
 
-  # ---- Readers and writers that can be told how to behave; they tell the test what is done to them ----
+  # ---- Readers and writers with configurable behavior that report their calls to the test ----
 
   defmodule Reader do
     @behaviour ExTorch.Archive.Reader
@@ -91,9 +91,9 @@ defmodule ExTorch.ArchiveTest do
     bytes
   end
 
-  # ---- Every kind ----
+  # ---- All kinds of readers and writers ----
 
-  test "a tensor, a list and a map, there and back" do
+  test "a tensor, a list and a map are saved and loaded" do
     t = ExTorch.rand({3, 4})
     assert {:ok, back} = Archive.load({:binary, archive(t)})
     assert Tensor.equal?(t, back)
@@ -119,7 +119,7 @@ defmodule ExTorch.ArchiveTest do
   end
 
   @tag :tmp_dir
-  test "the raising twins", %{tmp_dir: dir} do
+  test "save! and load!", %{tmp_dir: dir} do
     path = Path.join(dir, "tensor.pt")
     assert Archive.save!(ExTorch.tensor([1, 2]), path) == :ok
     assert path |> Archive.load!() |> Tensor.to_list() == [1, 2]
@@ -141,12 +141,12 @@ defmodule ExTorch.ArchiveTest do
       {:ok, device} = File.open(file, modes)
       assert {:ok, back} = Archive.load(device, as: :map)
       assert plain(back) == plain(map)
-      # it is still open, and the caller's
+      # the caller's device is still open
       assert {:ok, _} = :file.position(device, 0)
       File.close(device)
     end
 
-    # an archive behind something else
+    # an archive that starts after other data
     File.write!(file, ["before", bytes])
     {:ok, device} = File.open(file, [:read, :binary])
     {:ok, 6} = :file.position(device, 6)
@@ -200,7 +200,7 @@ defmodule ExTorch.ArchiveTest do
     assert plain(back) == plain(map)
   end
 
-  test "one byte at a time, and in all kinds of chunks" do
+  test "single bytes and chunks of other sizes" do
     map = tensors()
     assert :ok = Archive.save(map, %Writer{test: self(), most: 1}, chunk: 7)
     assert_closed_once()
@@ -218,7 +218,7 @@ defmodule ExTorch.ArchiveTest do
     end
   end
 
-  test "what C++ wrote" do
+  test "archives written by C++" do
     for {name, as} <- [cpp_tensor: :tensor, cpp_list: :list, cpp_named: :map, cpp_module: :map] do
       file = "test/fixtures/more/#{name}.pt"
       assert {:ok, loaded} = Archive.load(file, as: as)
@@ -245,7 +245,7 @@ defmodule ExTorch.ArchiveTest do
 
   @tag :python
   @tag :tmp_dir
-  test "torch reads what is saved", %{tmp_dir: dir} do
+  test "torch reads the archives", %{tmp_dir: dir} do
     file = Path.join(dir, "a.pt")
     map = %{"fc.weight" => ExTorch.tensor([[1.5, 2.5]]), "bias" => ExTorch.tensor([3, 4])}
     :ok = Archive.save(map, file)
@@ -260,7 +260,7 @@ defmodule ExTorch.ArchiveTest do
     Map.new(ExTorch.Checkpoint.keys(ckpt), &{&1, ExTorch.Checkpoint.tensor!(ckpt, &1)})
   end
 
-  # ---- What goes wrong ----
+  # ---- Errors ----
 
   test "a writer that fails or raises at any point" do
     size = byte_size(archive())
@@ -289,8 +289,8 @@ defmodule ExTorch.ArchiveTest do
     own = Error.new(:limit, "mine")
     assert {:error, ^own} = Archive.save(tensors(), fn _ -> {:error, own} end)
     assert {:error, %Error{reason: :io}} = Archive.save(tensors(), fn _ -> :what end)
-    lying = %Writer{test: self(), most: 0}
-    assert {:error, %Error{reason: :io}} = Archive.save(tensors(), lying)
+    faulty = %Writer{test: self(), most: 0}
+    assert {:error, %Error{reason: :io}} = Archive.save(tensors(), faulty)
     assert_closed_once()
 
     assert {:error, %Error{reason: :io}} =
@@ -299,7 +299,7 @@ defmodule ExTorch.ArchiveTest do
     assert_closed_once()
   end
 
-  test "a reader that raises, ends too early, or lies about its size" do
+  test "a reader that raises, ends early or returns a wrong size" do
     bytes = archive()
     reader = %Reader{bytes: bytes, test: self()}
 
@@ -328,7 +328,7 @@ defmodule ExTorch.ArchiveTest do
     end
   end
 
-  test "a callback that hangs is a timeout, once it returns" do
+  test "a slow callback is a timeout after it has returned" do
     hang = fn -> Process.sleep(300) && :go_on end
     writer = %Writer{test: self(), after_bytes: 100, fail: hang}
 
@@ -343,7 +343,7 @@ defmodule ExTorch.ArchiveTest do
   end
 
   @tag :tmp_dir
-  test "a caller that is killed leaves no thread, and a path no file", %{tmp_dir: dir} do
+  test "a killed caller leaves no thread and no file", %{tmp_dir: dir} do
     test = self()
     tensors = tensors()
 
@@ -359,7 +359,7 @@ defmodule ExTorch.ArchiveTest do
 
     for _ <- pids, do: assert_receive(:inside, 5000)
     assert Memory.live().threads == 20
-    # and meanwhile nobody else waits
+    # other processes are not blocked in the meantime
     assert Task.yield(Task.async(fn -> for _ <- 1..50, do: File.read!("mix.exs") end), 5000)
     assert %Tensor{} = ExTorch.add(ExTorch.tensor([1]), 1)
     Enum.each(pids, &Process.exit(&1, :kill))
@@ -367,7 +367,7 @@ defmodule ExTorch.ArchiveTest do
 
     target = Path.join(dir, "a.pt")
     assert :ok = Archive.save(tensors, target)
-    # killed while it writes to a path
+    # killed while writing to a path
     for _ <- 1..20 do
       pid =
         spawn(fn -> Enum.each(Stream.cycle([target]), &Archive.save(tensors, &1, chunk: 10)) end)
@@ -392,7 +392,7 @@ defmodule ExTorch.ArchiveTest do
     assert File.ls!(dir) == ["a.pt"]
   end
 
-  test "names with NULs and with many parts" do
+  test "names with NUL bytes and with many parts" do
     for name <- ["a\0b", "a\0" <> String.duplicate("x", 100_000)] do
       assert elem(Archive.save(%{name => ExTorch.tensor(1)}, {:binary, ""}), 0) in [:ok, :error]
     end
@@ -407,7 +407,7 @@ defmodule ExTorch.ArchiveTest do
     assert {:ok, %{^deep => _}} = Archive.load({:binary, bytes}, as: :map)
   end
 
-  test "a reader that cannot even tell its size is closed once, also when closing raises" do
+  test "a reader that cannot return its size is closed once, also if close raises" do
     defmodule Stubborn do
       defstruct [:test]
       def position(r), do: {:ok, 0, r}
@@ -426,7 +426,7 @@ defmodule ExTorch.ArchiveTest do
     assert_closed_once()
   end
 
-  test "bad arguments" do
+  test "invalid arguments" do
     assert reason(fn -> Archive.save(%{{1, 2} => ExTorch.tensor(1)}, {:binary, ""}) end) ==
              :bad_argument
 

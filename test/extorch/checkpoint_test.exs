@@ -9,7 +9,7 @@ defmodule ExTorch.CheckpointTest do
       [path: "test/fixtures/2.14.1/nested.pt"]
     end
 
-    test "are in file order, dotted or paths", %{path: path} do
+    test "are in file order, as dotted names or paths", %{path: path} do
       ckpt = Checkpoint.open!(path)
 
       assert Enum.take(Checkpoint.keys(ckpt), 3) == [
@@ -31,7 +31,7 @@ defmodule ExTorch.CheckpointTest do
                "#ExTorch.Checkpoint<nested.pt, #{length(Checkpoint.keys(ckpt))} tensors>"
     end
 
-    test "a wrong name suggests near ones", %{path: path} do
+    test "the error for an unknown name suggests similar ones", %{path: path} do
       ckpt = Checkpoint.open!(path)
       assert {:error, error} = Checkpoint.tensor(ckpt, "model.0.wieght")
       assert error.reason == :not_found
@@ -41,7 +41,7 @@ defmodule ExTorch.CheckpointTest do
       assert_raise Error, fn -> Checkpoint.entry!(ckpt, "nothing like it") end
     end
 
-    test "a name that two paths share is ambiguous" do
+    test "a dotted name of two paths is ambiguous" do
       pickle =
         Pickle.make(
           Pickle.dict([
@@ -66,7 +66,7 @@ defmodule ExTorch.CheckpointTest do
       assert Checkpoint.tensor!(ckpt, ["a", "b"]).shape == {1}
     end
 
-    test "the root itself" do
+    test "a tensor at the root" do
       ckpt = Checkpoint.open!("test/fixtures/2.6.0/tensor.pt")
       assert Checkpoint.keys(ckpt) == [""]
       assert Checkpoint.tensor!(ckpt, []).shape == {3, 4}
@@ -105,7 +105,7 @@ defmodule ExTorch.CheckpointTest do
              :torchscript
   end
 
-  test "a closed handle says so, and its tensors live on" do
+  test "a closed handle returns an error, and its tensors remain valid" do
     ckpt = Checkpoint.open!("test/fixtures/2.6.0/views.pt", mmap: true)
     tensor = Checkpoint.tensor!(ckpt, "base")
     assert Checkpoint.close(ckpt) == :ok
@@ -116,14 +116,14 @@ defmodule ExTorch.CheckpointTest do
     assert length(Tensor.to_list(tensor)) == 24
   end
 
-  test "stream goes through in file order" do
+  test "stream returns the tensors in file order" do
     ckpt = Checkpoint.open!("test/fixtures/2.14.1/many.pt")
     assert ckpt |> Checkpoint.stream() |> Enum.map(&elem(&1, 0)) == Checkpoint.keys(ckpt)
     assert [{"t03", tensor}] = ckpt |> Checkpoint.stream(only: "t03") |> Enum.to_list()
     assert Tensor.to_list(tensor) == [3.0, 3.0, 3.0]
   end
 
-  test "only reads what it selects" do
+  test "only the selected tensors are read" do
     file = "test/fixtures/2.14.1/many.pt"
     assert {:ok, map} = ExTorch.load(file, only: ["t01", ~r/^t2/])
     assert map |> Map.keys() |> Enum.sort() == ~w(t01 t20 t21 t22 t23 t24)

@@ -12,7 +12,7 @@ defmodule ExTorch.DeviceTest do
   end
 
   if Device.cuda_count() == 0 do
-    test "asking for CUDA where there is none is a clear error" do
+    test "CUDA without a CUDA device is a clear error" do
       for fun <- [
             fn -> ExTorch.tensor([1], device: :cuda) end,
             fn -> ExTorch.zeros({1}, device: {:cuda, 0}) end,

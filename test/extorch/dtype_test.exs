@@ -35,7 +35,7 @@ defmodule ExTorch.DTypeTest do
     end
   end
 
-  test "an unknown dtype is an error that helps" do
+  test "the error for an unknown dtype suggests a similar one" do
     assert_raise Error, ~r/unknown dtype :flaot32; did you mean :float32\?/, fn ->
       ExTorch.zeros({1}, dtype: :flaot32)
     end

@@ -19,7 +19,7 @@ defmodule ExTorch.HaltTest do
   """
 
   for {how, code} <- [{"System.halt(7)", 7}, {"System.stop(3)\nProcess.sleep(:infinity)", 3}] do
-    test "#{how |> String.split("\n") |> hd()} in the middle of calls" do
+    test "#{how |> String.split("\n") |> hd()} during calls" do
       script = @busy <> unquote(how)
 
       {output, status} = VM.run(script, ["test/fixtures/2.14.1/nested.pt"])
@@ -28,7 +28,7 @@ defmodule ExTorch.HaltTest do
     end
   end
 
-  test "halting while an archive waits for its writer" do
+  test "halt while an archive waits for its writer" do
     script = """
     test = self()
     spawn(fn -> ExTorch.Archive.save(ExTorch.tensor(1), fn _ -> send(test, :inside); Process.sleep(:infinity) end) end)

@@ -4,7 +4,7 @@ defmodule ExTorch.MemoryTest do
 
   @mib 1024 * 1024
 
-  test "counters follow tensors, views and temporaries" do
+  test "counters include tensors, views and temporaries" do
     before = Memory.live()
     t = ExTorch.zeros({256, 1024})
     assert Memory.live().bytes - before.bytes == @mib
@@ -24,9 +24,9 @@ defmodule ExTorch.MemoryTest do
     assert_live(before)
   end
 
-  # Destructors run after the collection, on a scheduler of their own choice, and what they free has owners in turn.
+  # Destructors run after the collection, on any scheduler, and may release further owners.
   for {name, heap} <- [{"small", 1}, {"large", 100_000}] do
-    test "what was garbage on a #{name} heap is free when collect/0 returns" do
+    test "garbage on a #{name} heap is freed when collect/0 returns" do
       in_task(fn ->
         heap = Enum.to_list(1..unquote(heap))
         Memory.collect()
@@ -51,7 +51,7 @@ defmodule ExTorch.MemoryTest do
 
   @tag :no_asan
   @tag timeout: 300_000
-  test "a process that makes and drops 1,000 tensors of 64 MiB stays small" do
+  test "a process that creates and drops 1,000 tensors of 64 MiB uses little memory" do
     peak =
       in_task(fn ->
         Enum.reduce(1..1000, 0, fn _, peak ->
@@ -63,19 +63,19 @@ defmodule ExTorch.MemoryTest do
     assert peak < 2 * 1024 * @mib
   end
 
-  test "over the budget garbage is collected, then the call is refused" do
+  test "a call that exceeds the budget collects garbage, then fails" do
     budget = Memory.budget()
     live = Memory.live().bytes
     Memory.set_budget(live + 16 * @mib)
 
     try do
-      # dropped tensors make room
+      # dropped tensors are collected
       for _ <- 1..20, do: ExTorch.zeros({6 * @mib}, dtype: :uint8)
       kept = for _ <- 1..2, do: ExTorch.zeros({6 * @mib}, dtype: :uint8)
       assert reason(fn -> ExTorch.zeros({6 * @mib}, dtype: :uint8) end) == :limit
-      # an operator's temporaries count too
+      # temporaries of an operator are counted
       assert reason(fn -> ExTorch.add(hd(kept), hd(kept)) end) == :limit
-      # an in-place operator needs none
+      # an in-place operator needs no temporaries
       ExTorch.op("add_", [hd(kept), 1])
       # a binary that must be copied for its alignment
       <<_, odd::binary>> = :binary.copy(<<1>>, 8 * @mib + 1)
@@ -86,7 +86,7 @@ defmodule ExTorch.MemoryTest do
     end
   end
 
-  test "a tensor that no machine can hold is an error" do
+  test "a tensor larger than any memory is an error" do
     budget = Memory.budget()
     Memory.set_budget(:infinity)
 
@@ -98,7 +98,7 @@ defmodule ExTorch.MemoryTest do
     end
   end
 
-  test "a process killed inside a NIF leaves nothing" do
+  test "a process killed inside a NIF leaks nothing" do
     before = Memory.live()
 
     for _ <- 1..20 do
@@ -115,7 +115,7 @@ defmodule ExTorch.MemoryTest do
     assert_live(before)
   end
 
-  test "2,000 processes at once" do
+  test "2,000 concurrent processes" do
     before = Memory.live()
     shared = ExTorch.arange(100)
 
@@ -134,7 +134,7 @@ defmodule ExTorch.MemoryTest do
     assert_live(before)
   end
 
-  test "release races use" do
+  test "release is safe during concurrent calls" do
     for _ <- 1..200 do
       t = ExTorch.ones({1000})
 
@@ -154,7 +154,7 @@ defmodule ExTorch.MemoryTest do
     end
   end
 
-  test "the reaper's thread frees, whoever drops" do
+  test "the memory of processes that have exited is freed" do
     before = Memory.live()
     pids = for _ <- 1..8, do: spawn(fn -> for _ <- 1..500, do: ExTorch.zeros({64}) end)
     refs = Enum.map(pids, &Process.monitor/1)

@@ -3,7 +3,7 @@ defmodule ExTorch.NativeTest do
 
   @stubs Native.__info__(:functions) -- [load: 0, status: 0]
 
-  test "the table in C and the stubs are the same list" do
+  test "the table in C and the stubs in Elixir list the same NIFs" do
     table =
       Regex.scan(~r/(?:X|XT_DECLARE_NIF)\((\w+), (\d+), XT_/, File.read!("c_src/nif/table.h"),
         capture: :all_but_first
@@ -14,7 +14,7 @@ defmodule ExTorch.NativeTest do
   end
 
   for {name, arity} <- @stubs, arity > 0 do
-    test "#{name}/#{arity} refuses bogus arguments" do
+    test "#{name}/#{arity} refuses invalid arguments" do
       args = List.duplicate(make_ref(), unquote(arity))
       assert_raise ArgumentError, fn -> apply(Native, unquote(name), args) end
     end
@@ -23,7 +23,7 @@ defmodule ExTorch.NativeTest do
   # ExTorch.Checkpoint.metadata → Native.checkpoint_metadata → xt_nif_checkpoint_metadata: the module that calls a NIF, or
   # the module it belongs to (ExTorch.Checkpoint of ExTorch.Checkpoint.Handle), gives the first part of its name, and a
   # function of that module the rest. Functions of ExTorch itself have no prefix.
-  test "a NIF has the name of the module and function that call it" do
+  test "a NIF is named after the module and function that call it" do
     calls =
       for path <- Path.wildcard("lib/**/*.ex"),
           {module, name, functions} <- native_calls(path),
@@ -80,7 +80,7 @@ defmodule ExTorch.NativeTest do
     end
   end
 
-  test "statuses in C and reasons in Elixir are the same list" do
+  test "the statuses in C are the reasons in Elixir" do
     statuses =
       Regex.scan(~r/^  X\((\w+)\)/m, File.read!("c_src/core/base/error.h"),
         capture: :all_but_first

@@ -9,7 +9,7 @@ if Code.ensure_loaded?(Nx) do
     IO.puts("Nx was found: its tests run with #{inspect(@backends)}")
 
     for backend <- @backends do
-      test "#{inspect(backend)}: every dtype both have, there and back" do
+      test "#{inspect(backend)}: every dtype that both support is converted in both directions" do
         for dtype <- ExTorch.DType.names(),
             type = ExTorch.DType.to_nx(dtype),
             ExTorch.DType.supported?(dtype) do
@@ -39,7 +39,7 @@ if Code.ensure_loaded?(Nx) do
         end
       end
 
-      test "#{inspect(backend)}: memory is shared where it can be" do
+      test "#{inspect(backend)}: memory is shared if the backend supports it" do
         t = ExTorch.arange(1000, dtype: :float32)
         nx = ExTorch.Nx.to_nx(t, backend: unquote(backend))
         assert Blob.to_blob(ExTorch.Nx.from_nx(nx)).ptr == Blob.to_blob(t).ptr
@@ -52,7 +52,7 @@ if Code.ensure_loaded?(Nx) do
       end
 
       @tag :tmp_dir
-      test "#{inspect(backend)}: a store fills Nx tensors, on their backend and with their names",
+      test "#{inspect(backend)}: a store loads Nx tensors with their backend and names",
            %{tmp_dir: dir} do
         path = Path.join(dir, "nx.pt")
 
@@ -77,7 +77,7 @@ if Code.ensure_loaded?(Nx) do
         Enum.each([w, b], &ExTorch.Nx.release/1)
       end
 
-      test "#{inspect(backend)}: an Nx tensor is kept by what is made of it" do
+      test "#{inspect(backend)}: an Nx tensor is kept alive by its ExTorch tensor" do
         parent = self()
 
         task =
@@ -100,7 +100,7 @@ if Code.ensure_loaded?(Nx) do
       FunctionClauseError -> :unsupported
     end
 
-    test "a lease keeps the memory until it is released" do
+    test "a lease keeps the memory alive until it is released" do
       if Torchx.Backend in @backends do
         t = ExTorch.ones({1000})
         nx = ExTorch.Nx.to_nx(t, backend: Torchx.Backend)
@@ -117,7 +117,7 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
-    test "names, containers, vectorized axes, scalars and empties" do
+    test "names, containers, vectorized axes, scalars and empty tensors" do
       t = ExTorch.ones({2, 3})
       assert ExTorch.Nx.to_nx(t, names: [:x, nil]).names == [:x, nil]
       nested = %{"a" => [t, {t, 5}], b: "text"}
@@ -132,14 +132,14 @@ if Code.ensure_loaded?(Nx) do
       assert Tensor.to_list(ExTorch.Nx.from_nx(Nx.tensor(2.5, backend: Nx.BinaryBackend))) == 2.5
     end
 
-    test "what Nx cannot have is an error" do
+    test "a dtype that Nx does not support is an error" do
       assert reason(fn -> ExTorch.Nx.to_nx(ExTorch.zeros({1}, dtype: :complex32)) end) ==
                :unsupported
 
       assert reason(fn -> ExTorch.Nx.to_nx(ExTorch.zeros({1}), bakend: 1) end) == :bad_argument
     end
 
-    test "from BinaryBackend is frozen" do
+    test "memory of BinaryBackend is frozen" do
       t = ExTorch.Nx.from_nx(Nx.iota({100}, backend: Nx.BinaryBackend))
       assert reason(fn -> ExTorch.op("add_", [t, 1]) end) == :frozen
     end

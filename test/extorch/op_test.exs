@@ -2,7 +2,7 @@ defmodule ExTorch.OpTest do
   use ExTorch.Case
   doctest ExTorch
 
-  # One set of inputs, written twice.
+  # The same inputs in Python and in Elixir.
   @python """
   a = torch.arange(12, dtype=torch.float32).reshape(3, 4) / 7 - 0.5
   b = torch.arange(12, dtype=torch.float32).reshape(4, 3) / 5 - 1
@@ -120,7 +120,7 @@ defmodule ExTorch.OpTest do
   defp values(other), do: other
 
   @tag :python
-  test "operators give the values of Python's torch" do
+  test "operators return the same values as Python's torch" do
     {expressions, funs} = Enum.unzip(cases())
 
     for {expression, fun, expected} <-
@@ -132,8 +132,8 @@ defmodule ExTorch.OpTest do
     end
   end
 
-  describe "a wrong call says what is wrong" do
-    test "the operator, the parameter and what it expects" do
+  describe "the error for an invalid call" do
+    test "contains the operator, the parameter and its type" do
       t = ExTorch.ones({2, 2})
 
       for {name, args, kwargs, message} <- [
@@ -157,12 +157,12 @@ defmodule ExTorch.OpTest do
       end
     end
 
-    test "an unknown operator or overload suggests near names" do
+    test "suggests names similar to an unknown operator or overload" do
       error = assert_raise Error, fn -> ExTorch.op("sofmax", []) end
       assert error.reason == :not_found
       assert error.message =~ ~s("softmax")
 
-      assert_raise Error, ~r/has no overload "Foo"; it has aten::add.Scalar/, fn ->
+      assert_raise Error, ~r/has no overload "Foo"; its overloads are aten::add.Scalar/, fn ->
         ExTorch.op("aten::add.Foo", [])
       end
 
@@ -170,7 +170,7 @@ defmodule ExTorch.OpTest do
       assert reason(fn -> ExTorch.op(String.duplicate("x", 1000), []) end) == :not_found
     end
 
-    test "what LibTorch reports is short and has no backtrace" do
+    test "contains the message of LibTorch without a backtrace" do
       error =
         assert_raise Error, fn -> ExTorch.matmul(ExTorch.ones({2, 3}), ExTorch.ones({2, 3})) end
 
@@ -180,7 +180,7 @@ defmodule ExTorch.OpTest do
     end
   end
 
-  test "unsafe operators are denied or need their full name" do
+  test "unsafe operators are refused or require their full name" do
     t = ExTorch.ones({2, 2})
     assert reason(fn -> ExTorch.op("from_file", ["/etc/hostname"]) end) == :forbidden
     assert reason(fn -> ExTorch.op("aten::from_file", ["/etc/hostname"]) end) == :forbidden
@@ -190,7 +190,7 @@ defmodule ExTorch.OpTest do
     assert ExTorch.op("aten::_softmax", [t, 0, false]).shape == {2, 2}
   end
 
-  test "operators that change a shape in place leave the tensor as it was" do
+  test "operators that change a shape in place do not change the tensor" do
     t = ExTorch.arange(6) |> Tensor.reshape({1, 6})
     assert ExTorch.op("t_", [t]).shape == {6, 1}
     assert ExTorch.op("squeeze_", [t]).shape == {6}
@@ -200,7 +200,7 @@ defmodule ExTorch.OpTest do
     assert reason(fn -> ExTorch.op("resize_as_", [t, ExTorch.zeros({100})]) end) == :forbidden
   end
 
-  test "in-place operators are seen by every view" do
+  test "in-place operators change every view" do
     t = ExTorch.zeros({2, 2})
     row = Tensor.slice(t, [0])
     ExTorch.op("add_", [row, 3])
@@ -208,20 +208,20 @@ defmodule ExTorch.OpTest do
     assert Tensor.to_list(t) == [[6.0, 6.0], [0.0, 0.0]]
   end
 
-  test "no gradient is recorded" do
+  test "gradients are not recorded" do
     t = Tensor.requires_grad(ExTorch.ones({2}), true)
     assert ExTorch.op("is_inference", [ExTorch.mul(t, 2)])
     refute Tensor.requires_grad(ExTorch.mul(t, 2))
   end
 
-  test "names may be atoms, keyword arguments maps, shapes tuples" do
+  test "names may be atoms, keyword arguments may be maps, shapes may be tuples" do
     t = ExTorch.ones({2, 3})
     assert Tensor.to_list(ExTorch.op(:sum, [t], %{"dim" => 0})) == [2.0, 2.0, 2.0]
     assert ExTorch.op("reshape", [t, {3, 2}]).shape == {3, 2}
     assert ExTorch.op("result_type", [t, ExTorch.tensor(1)]) == :float32
   end
 
-  test "an argument list of any length" do
+  test "argument lists of any length" do
     many = List.duplicate(ExTorch.ones({1}), 1000)
     assert ExTorch.cat(many).shape == {1000}
 

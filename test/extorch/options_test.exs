@@ -206,7 +206,7 @@ defmodule ExTorch.OptionsTest do
     {:ok, socket} = :gen_tcp.connect({127, 0, 0, 1}, port, [:binary, active: false])
 
     for {opts, words} <- [
-          {[timeout: -1], ":timeout to be milliseconds"},
+          {[timeout: -1], ":timeout to be a number of milliseconds"},
           {[chunk: -1], ":chunk to be a positive number"},
           {[chunk: "1"], ":chunk to be a positive number"},
           {[buffer: :x], ":buffer to be iodata"},
@@ -231,7 +231,7 @@ defmodule ExTorch.OptionsTest do
     assert error(&ExTorch.load(index, &1), only: 123).message =~ ":only"
   end
 
-  test "a filter may return any term" do
+  test "filters may return any term" do
     assert {:ok, loaded} = ExTorch.load(@fixture, only: &if(&1 == "t01", do: 1))
     assert Map.keys(loaded) == ["t01"]
     assert [{"t01", _}] = with_checkpoint(&Enum.to_list(Checkpoint.stream(&1, only: "t01")))

@@ -36,7 +36,7 @@ defmodule ExTorch.SaverTest do
     "device" => %Python.Device{type: "cpu", index: nil}
   }
 
-  test "every term with a Python meaning", %{tmp_dir: dir} do
+  test "every term that has a Python equivalent", %{tmp_dir: dir} do
     for format <- [:zip, :legacy, :streaming] do
       path = Path.join(dir, "term.#{format}")
       assert ExTorch.save(@term, path, format: format) == :ok
@@ -57,7 +57,7 @@ defmodule ExTorch.SaverTest do
     assert pairs == [{"b", 1}, {"a", 2}]
   end
 
-  test "pairs of what is no name stay a list", %{tmp_dir: dir} do
+  test "pairs with the keys nil, true or :nan remain a list", %{tmp_dir: dir} do
     path = Path.join(dir, "pairs.pt")
     term = [{nil, 1}, {true, 2}, {:nan, 3}]
     :ok = ExTorch.save(term, path)
@@ -81,7 +81,7 @@ defmodule ExTorch.SaverTest do
   end
 
   if Torch.torch() do
-    test "Python sees the same", %{tmp_dir: dir} do
+    test "Python reads an equal object", %{tmp_dir: dir} do
       for format <- [:zip, :legacy] do
         path = Path.join(dir, "term.pt")
         :ok = ExTorch.save(@term, path, format: format)
@@ -106,7 +106,7 @@ defmodule ExTorch.SaverTest do
     end
   end
 
-  test "what cannot be saved is named by its place", %{tmp_dir: dir} do
+  test "the error for a term that cannot be saved contains its path", %{tmp_dir: dir} do
     path = Path.join(dir, "x.pt")
 
     for {term, words} <- [
@@ -175,7 +175,7 @@ defmodule ExTorch.SaverTest do
     assert_received {314_572_800, 314_572_800}
   end
 
-  test "every dtype that LibTorch has", %{tmp_dir: dir} do
+  test "every dtype of LibTorch", %{tmp_dir: dir} do
     for dtype <- DType.names(),
         DType.supported?(dtype),
         DType.kind(dtype) not in [:quant, :bits] do
@@ -195,7 +195,7 @@ defmodule ExTorch.SaverTest do
     end
   end
 
-  test "shared memory is written once, and shared again", %{tmp_dir: dir} do
+  test "shared memory is written once and shared after loading", %{tmp_dir: dir} do
     base = ExTorch.arange(1000, dtype: :float32)
 
     term = %{
@@ -215,11 +215,11 @@ defmodule ExTorch.SaverTest do
     ExTorch.op("fill_", [loaded["part"], -1.0])
     assert Enum.at(Tensor.to_list(loaded["base"]), 12) == -1.0
 
-    # what was loaded shares memory without sharing a LibTorch storage: it is still written once
+    # loaded tensors share memory but not a LibTorch storage: the memory is still written once
     :ok = ExTorch.save(loaded, path)
     assert [%{nbytes: 4000}] = Checkpoint.storages(Checkpoint.open!(path))
 
-    # a part writes the whole, unless it is to be compact
+    # a view saves its whole storage, unless compact: true
     :ok = ExTorch.save(%{"part" => Tensor.slice(base, [10..19])}, path)
     assert [%{nbytes: 4000}] = Checkpoint.storages(Checkpoint.open!(path))
     :ok = ExTorch.save(%{"part" => Tensor.slice(base, [10..19])}, path, compact: true)
@@ -227,7 +227,7 @@ defmodule ExTorch.SaverTest do
     assert Tensor.to_list(ExTorch.load!(path)["part"]) == Enum.map(10..19, &(&1 * 1.0))
   end
 
-  test "one memory seen as two dtypes is written twice", %{tmp_dir: dir} do
+  test "memory that is viewed as two dtypes is written twice", %{tmp_dir: dir} do
     floats = ExTorch.tensor([1.0, 2.0])
     ints = ExTorch.op("view.dtype", [floats, :int32])
     path = Path.join(dir, "two.pt")
@@ -237,14 +237,14 @@ defmodule ExTorch.SaverTest do
     assert b.dtype == :int32
   end
 
-  test "saving does not freeze", %{tmp_dir: dir} do
+  test "saving does not freeze tensors", %{tmp_dir: dir} do
     tensor = ExTorch.tensor([1.0, 2.0])
     :ok = ExTorch.save(tensor, Path.join(dir, "x.pt"))
     ExTorch.op("add_", [tensor, 1.0])
     assert Tensor.to_list(tensor) == [2.0, 3.0]
   end
 
-  test "conjugated, negated, empty, scalar, expanded, mapped", %{tmp_dir: dir} do
+  test "conjugated, negated, empty, scalar, expanded and mapped tensors", %{tmp_dir: dir} do
     z = ExTorch.tensor([%Python.Complex{re: 1.0, im: 2.0}], dtype: :complex64)
     path = Path.join(dir, "odd.pt")
 
@@ -262,7 +262,7 @@ defmodule ExTorch.SaverTest do
     assert Tensor.to_list(loaded["scalar"]) == 5
     assert Tensor.to_list(loaded["expanded"]) == [[1.0], [1.0], [1.0]]
     mapped = ExTorch.load!(path, mmap: true)
-    # a file may be written over while tensors map it: they keep the old one
+    # tensors that map a file keep its old contents when the file is replaced
     :ok = ExTorch.save(mapped, path)
     assert plain(ExTorch.load!(path)) == plain(loaded)
   end

@@ -22,7 +22,7 @@ defmodule ExTorch.StoreTest do
   defp ones(shape, opts \\ []), do: ExTorch.ones(shape, opts)
   defp list(tensor), do: Tensor.to_list(tensor)
 
-  test "modules of every kind are walked and put together again", %{path: path} do
+  test "modules of every kind are traversed and rebuilt", %{path: path} do
     module = %{
       "a" => zeros({2}),
       list: [zeros({1}), %{b: zeros({3}), n: 5}],
@@ -77,7 +77,7 @@ defmodule ExTorch.StoreTest do
     assert ExTorch.load!(path) == %{}
   end
 
-  test "variants: what is no tensor decides nothing", %{path: path} do
+  test "values that are not tensors are ignored", %{path: path} do
     module = [{:linear, %{w: zeros({1})}}, {:relu, nil}, {:conv, [zeros({2})], padding: 1}]
     :ok = Store.collect_from(PyTorch.new(path), module)
     assert Enum.sort(Checkpoint.keys(Checkpoint.open!(path))) == ["0.1.w", "2.1.0"]
@@ -86,7 +86,7 @@ defmodule ExTorch.StoreTest do
              Store.apply_to(PyTorch.new(path), module)
   end
 
-  test "events, for those who listen", %{path: path} do
+  test "telemetry events", %{path: path} do
     unless Code.ensure_loaded?(:telemetry) do
       body =
         quote(
@@ -108,12 +108,12 @@ defmodule ExTorch.StoreTest do
     end
   end
 
-  test "a bare tensor has no name, and names must be told apart" do
+  test "two keys with the same name are ambiguous" do
     assert {:error, %{reason: :ambiguous}} =
              Store.collect_from(PyTorch.new("/nowhere/x.pt"), %{"a" => zeros({1}), a: zeros({1})})
   end
 
-  test "partial, extra, mismatched", %{path: path} do
+  test "missing, unused and mismatched tensors", %{path: path} do
     :ok =
       ExTorch.save(
         %{
@@ -167,16 +167,16 @@ defmodule ExTorch.StoreTest do
     refute ApplyResult.complete?(result)
   end
 
-  test "long lists are cut in the summary", %{path: path} do
+  test "the summary truncates long lists", %{path: path} do
     :ok = ExTorch.save(Map.new(1..30, &{"t#{&1}", ones({1})}), path)
     {:ok, result} = Store.apply_to(PyTorch.new(path), %{})
     assert inspect(result) =~ "… and 20 more"
     assert length(result.unused) == 30
   end
 
-  test "nothing of what is left out is read", %{path: path} do
+  test "skipped tensors are not read", %{path: path} do
     :ok = ExTorch.save(%{"a" => ones({2}), "b" => ones({100_000})}, path)
-    # the bytes of b are damaged: reading it with verify would tell
+    # the bytes of b are damaged: reading it with verify would be an error
     data = File.read!(path)
     {at, _} = :binary.match(data, :binary.copy(<<1.0::float-32-little>>, 1000))
     File.write!(path, flip_bit(data, at + 4000, 0))
@@ -222,7 +222,7 @@ defmodule ExTorch.StoreTest do
     assert list(result.module["scalar"]) == [[2.0, 2.0], [2.0, 2.0]]
   end
 
-  test "errors of the file come as they are", %{tmp_dir: dir, path: path} do
+  test "errors of the file are returned unchanged", %{tmp_dir: dir, path: path} do
     assert {:error, %{reason: :not_found}} = Store.apply_to(PyTorch.new(path), %{})
     File.write!(path, "<html>")
     assert {:error, %{reason: :corrupt}} = Store.apply_to(PyTorch.new(path), %{})
@@ -231,7 +231,7 @@ defmodule ExTorch.StoreTest do
              Store.collect_from(PyTorch.new(Path.join(dir, "no/such.pt")), %{})
   end
 
-  test "options are checked when the store is made" do
+  test "options are checked when the store is created" do
     for opts <- [
           [remap: [{"(", "x"}]],
           [remap: [5]],
@@ -256,7 +256,7 @@ defmodule ExTorch.StoreTest do
           )
   end
 
-  test "the raising twins", %{path: path} do
+  test "apply_to! and collect_from!", %{path: path} do
     store = PyTorch.new(path)
     assert Store.collect_from!(store, %{"a" => ones({2})}) == :ok
     assert %ApplyResult{applied: ["a"]} = Store.apply_to!(store, %{"a" => zeros({2})})
@@ -268,7 +268,7 @@ defmodule ExTorch.StoreTest do
     assert reason(fn -> Store.collect_from!(store, %{}) end) == :bad_argument
   end
 
-  test "overwrite is asked for", %{path: path} do
+  test "an existing file requires overwrite: true", %{path: path} do
     File.write!(path, "precious")
 
     assert {:error, %{reason: :bad_argument, message: message}} =

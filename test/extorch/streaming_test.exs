@@ -14,7 +14,7 @@ defmodule ExTorch.StreamingTest do
             |> Enum.reject(&(&1 =~ "tar.pt" or &1 =~ "several"))
 
   for path <- @fixtures do
-    test "#{path}: byte by byte and in random pieces" do
+    test "#{path}: byte by byte and in random chunks" do
       bytes = File.read!(unquote(path))
       whole = plain(ExTorch.load!(unquote(path)))
       {:ok, term, ""} = Streaming.load(chunks(bytes, [1]))
@@ -32,14 +32,14 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
-  # What follows the end comes in the last piece.
+  # The bytes after the checkpoint are in the last chunk.
   defp join_last(chunks) do
     chunks = Enum.to_list(chunks)
     {first, last} = Enum.split(chunks, max(length(chunks) - 4, 0))
     first ++ [IO.iodata_to_binary(last)]
   end
 
-  test "several saves in one stream, one after the other" do
+  test "several checkpoints in one stream" do
     bytes = File.read!("test/fixtures/more/several.pt")
     {:ok, first, rest} = Streaming.load([bytes])
     {:ok, second, rest} = Streaming.load([rest])
@@ -53,7 +53,7 @@ defmodule ExTorch.StreamingTest do
     assert third
   end
 
-  test "tar and gzip are refused, and a gzip can be unpacked on the way" do
+  test "tar and gzip are refused; gunzip/1 decompresses gzip" do
     assert {:error, %Error{reason: :unsupported, message: message}} =
              Streaming.load([File.read!("test/fixtures/more/tar.pt")])
 
@@ -73,14 +73,14 @@ defmodule ExTorch.StreamingTest do
     assert reason(fn -> [broken] |> Streaming.gunzip() |> Enum.to_list() end) == :corrupt
   end
 
-  test "an enumerable is asked for no more than is needed" do
+  test "no more elements of an enumerable are taken than needed" do
     bytes = saved(%{a: 1})
     endless = Stream.concat([bytes], Stream.repeatedly(fn -> raise "asked" end))
     assert {:ok, %{"a" => 1}, ""} = Streaming.load(endless)
     assert Streaming.tensors(endless) |> Enum.to_list() == []
   end
 
-  test "storages first: kept until the object comes, within a limit" do
+  test "storages before the object are kept in memory, up to a limit" do
     path = "test/fixtures/2.14.1/script.pt"
     bytes = File.read!(path)
     assert {:ok, _, ""} = Streaming.load(chunks(bytes, [100]))
@@ -91,7 +91,7 @@ defmodule ExTorch.StreamingTest do
     assert message =~ "spool_bytes"
   end
 
-  test "a zip that was packed again, deflated or in another order" do
+  test "a zip file that was created again, deflated or in another order" do
     path = "test/fixtures/2.14.1/state_dict.pt"
     whole = plain(ExTorch.load!(path))
     records = Zip.unzip(File.read!(path))
@@ -107,7 +107,7 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
-  test "only, ordered, device and progress" do
+  test "the options only, ordered, device and on_progress" do
     bytes = saved(state(), format: :zip)
     test = self()
 
@@ -133,7 +133,7 @@ defmodule ExTorch.StreamingTest do
     assert_received "cpu"
   end
 
-  test "strict, verify and limits" do
+  test "the options strict, verify and limits" do
     bytes = File.read!("test/fixtures/2.14.1/nested.pt")
     assert {:ok, _, ""} = Streaming.load([bytes])
 
@@ -160,7 +160,7 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
-  test "a claim takes no memory before it is kept" do
+  test "no memory is allocated for a declared size before its bytes arrive" do
     json = ~s({"t":{"dtype":"U8","shape":[8000000000],"data_offsets":[0,8000000000]}})
     head = <<byte_size(json)::little-64, json::binary, 0::size(1000)>>
     before = rss()
@@ -172,7 +172,7 @@ defmodule ExTorch.StreamingTest do
     assert message =~ "7994999875"
   end
 
-  test "a record that is longer packed than it may be is refused before it comes" do
+  test "a record whose compressed size exceeds the limit is refused before it is received" do
     path = "test/fixtures/1.13.0a0/tensor.pt"
 
     records =
@@ -189,8 +189,8 @@ defmodule ExTorch.StreamingTest do
     assert reason in [:corrupt, :limit]
   end
 
-  test "what follows is given back whatever was read ahead" do
-    # a list of records with something unknown before the object: all of it is kept, and then opened
+  test "the bytes after the checkpoint are returned, also after spooling" do
+    # an unknown record before the object: the whole stream is spooled and then opened
     entry = fn key, data ->
       [
         "ctorch.distributed._serialization\n_Entry\n)\x81}(X",
@@ -239,7 +239,7 @@ defmodule ExTorch.StreamingTest do
     assert {:ok, ^whole, ""} = Streaming.load(chunks(empty, [100]))
   end
 
-  test "a source is closed once, whatever ends the stream" do
+  test "an enumerable is closed exactly once, also after errors" do
     test = self()
 
     source = fn chunks ->
@@ -277,7 +277,7 @@ defmodule ExTorch.StreamingTest do
              :truncated
   end
 
-  test "the budget: garbage is collected and the stream goes on, or the error is a limit" do
+  test "a stream that exceeds the budget collects garbage and continues, or fails with :limit" do
     in_task(fn ->
       base = Memory.live().bytes
       large = ExTorch.op("ones", [[500, 500]])
@@ -312,13 +312,13 @@ defmodule ExTorch.StreamingTest do
     end)
   end
 
-  # On this heap, and referred to by nobody.
+  # Garbage on the heap of this process.
   defp spawn_garbage(fill) do
     fill.()
     :ok
   end
 
-  test "cut off at every record's edge: truncated, with how far it came" do
+  test "a stream that ends after a record is truncated; the error contains the position" do
     for format <- [:streaming, :zip, :safetensors, :legacy] do
       bytes = saved(Map.take(state(), ["w", "b"]), format: format)
 
@@ -331,7 +331,7 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
-  test "a turned bit is an error or another value, never a crash" do
+  test "a flipped bit is an error or another value, never a crash" do
     for path <- ~w(tensor.pt tensor.stream dtypes.safetensors list.legacy.pt),
         bytes = File.read!("test/fixtures/2.14.1/#{path}"),
         at <- 0..(byte_size(bytes) - 1)//3 do

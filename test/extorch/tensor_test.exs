@@ -17,7 +17,7 @@ defmodule ExTorch.TensorTest do
       assert Tensor.to_list(ExTorch.tensor([[], []])) == [[], []]
     end
 
-    test "gives back what it was given, in every dtype that holds it" do
+    test "to_list returns the same values in every dtype that can represent them" do
       for dtype <- ~w(float64 float32 float16 bfloat16)a do
         assert Tensor.to_list(ExTorch.tensor([[0.5, -2], [:infinity, :nan]], dtype: dtype)) ==
                  [[0.5, -2.0], [:infinity, :nan]]
@@ -38,7 +38,7 @@ defmodule ExTorch.TensorTest do
       assert Tensor.to_list(ExTorch.tensor(numbers)) == numbers
     end
 
-    test "says where a list is ragged or holds something else" do
+    test "reports the position of an invalid element or a ragged list" do
       for {list, message} <- [
             {[[1, 2], [3]], "element [1] has length 1, but its siblings have length 2"},
             {[[[1]], [[1, 2]]], "element [1][0] has length 2, but its siblings have length 1"},
@@ -55,7 +55,7 @@ defmodule ExTorch.TensorTest do
       end
     end
 
-    test "refuses values that a dtype cannot hold" do
+    test "refuses values that the dtype cannot represent" do
       for {list, dtype} <-
             [
               {[256], :uint8},
@@ -75,24 +75,24 @@ defmodule ExTorch.TensorTest do
       end
     end
 
-    test "a very long list leaves the scheduler alone" do
+    test "a very long list does not block the scheduler" do
       numbers = Enum.to_list(1..300_000)
       assert ExTorch.tensor([numbers]).shape == {1, 300_000}
       assert reason(fn -> ExTorch.tensor([1 | numbers] ++ [:x]) end) == :bad_argument
     end
 
-    test "an empty tensor with a huge dimension is no endless list" do
+    test "to_list of an empty tensor with a huge dimension is refused" do
       assert reason(fn -> Tensor.to_list(ExTorch.zeros({2 ** 40, 0})) end) == :limit
       assert inspect(ExTorch.zeros({2 ** 40, 0})) =~ "float32"
     end
 
-    test "a deep list is an error, not a deep stack" do
+    test "a deeply nested list is an error and does not overflow the stack" do
       deep = Enum.reduce(1..100_000, 1, fn _, inner -> [inner] end)
       assert reason(fn -> ExTorch.tensor(deep) end) == :bad_argument
     end
   end
 
-  test "makers" do
+  test "functions that create tensors" do
     assert Tensor.to_list(ExTorch.ones({2})) == [1.0, 1.0]
     assert Tensor.to_list(ExTorch.arange(3)) == [0, 1, 2]
     assert Tensor.to_list(ExTorch.arange(3, dtype: :float64)) == [0.0, 1.0, 2.0]
@@ -153,7 +153,7 @@ defmodule ExTorch.TensorTest do
     assert reason(fn -> Blob.to_blob(sparse) end) == :unsupported
   end
 
-  test "a released tensor is refused everywhere, and releasing again is fine" do
+  test "every function refuses a released tensor, except release" do
     t = ExTorch.tensor([1, 2])
     view = Tensor.slice(t, 0, 0..0)
     binary = Tensor.to_binary(t)
@@ -183,7 +183,7 @@ defmodule ExTorch.TensorTest do
     assert inspect(t) == "#ExTorch.Tensor<int64[2] cpu (released)>"
   end
 
-  test "a struct whose fields lie does not mislead" do
+  test "the fields of the struct are not trusted" do
     t = %{ExTorch.tensor([1, 2]) | shape: {1_000_000}, dtype: :float64}
     assert Tensor.to_list(t) == [1, 2]
     assert Tensor.to_binary(t) == <<1::64-native, 2::64-native>>
@@ -203,7 +203,7 @@ defmodule ExTorch.TensorTest do
                "#ExTorch.Tensor<float32[2][2] cpu (sparse)>"
     end
 
-    test "is a few lines for any size and honours the limit" do
+    test "prints a few lines for any size and respects the limit" do
       large = ExTorch.zeros({1000, 1000, 10})
       before = Memory.live().bytes
       assert length(String.split(inspect(large), "\n")) < 30

@@ -54,7 +54,7 @@ static ERL_NIF_TERM describe(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
                           elements ? enif_make_int(env, *(uint8_t *)tensor->data) : enif_make_atom(env, "nil"));
 }
 
-/* ---- Owns memory, and sends {:gone, id} when it is freed ---- */
+/* ---- Owns memory, and sends {:freed, id} when it is freed ---- */
 
 typedef struct {
   ErlNifPid listener;
@@ -68,7 +68,7 @@ static void destroy_memory(ErlNifEnv *env, void *object) {
   for (int i = 0; i < 64; i++) self->data[i] = -1;
   ErlNifEnv *message = enif_alloc_env();
   enif_send(NULL, &self->listener, message,
-            enif_make_tuple2(message, enif_make_atom(message, "gone"), enif_make_int(message, self->id)));
+            enif_make_tuple2(message, enif_make_atom(message, "freed"), enif_make_int(message, self->id)));
   enif_free_env(message);
 }
 

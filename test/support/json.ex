@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.JSON do
   @moduledoc false
-  # A reader for the JSON of the fixtures. OTP has one of its own only since version 27.
+  # A reader for the JSON of the fixtures. OTP has one since version 27.
 
   def decode!(text) do
     {value, ""} = value(skip(text))

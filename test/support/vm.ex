@@ -1,6 +1,6 @@
 defmodule ExTorch.Test.VM do
   @moduledoc false
-  # Elixir scripts in a VM of their own that has ExTorch in its code path.
+  # Runs Elixir scripts in a separate VM that has ExTorch in its code path.
 
   @doc "Arguments of the `elixir` command."
   def args(script, args) do

@@ -12,7 +12,7 @@ bool xt_json_fail(xt_json *j, const char *why) {
 
 bool xt_json_no_memory(xt_json *j) {
   j->no_memory = true;
-  return xt_json_fail(j, "not enough memory");
+  return xt_json_fail(j, "out of memory");
 }
 
 void xt_json_begin(xt_json *j, const uint8_t *data, size_t size, xt_arena *arena) {
@@ -231,9 +231,9 @@ bool xt_json_word(xt_json *j, const char *word) {
 /* ---- The end ---- */
 
 xt_status xt_json_end(xt_json *j, xt_error *error) {
-  xt_json_peek(j); /* skips white space; its result does not tell a NUL byte from the end */
+  xt_json_peek(j); /* skips white space; its result does not distinguish a NUL byte from the end */
   if (!j->wrong && j->at < j->size) j->wrong = "more text follows the value";
-  if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "not enough memory for the JSON text");
+  if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading JSON");
   if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
   return XT_STATUS_ok;
 }

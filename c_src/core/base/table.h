@@ -29,7 +29,7 @@ typedef struct {
 /* Makes space for count keys. Returns false if there is not enough memory. */
 bool xt_table_reserve(xt_table *table, size_t count);
 
-/* Adds the key with the value 0 if it is not in the table yet, and tells in *is_new whether it did. Returns the address
+/* Adds the key with the value 0 if it is not in the table yet, and sets *is_new to whether it did. Returns the address
  * of the key's value, which is valid until the next put, or NULL if there is not enough memory. */
 size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new);
 

@@ -39,7 +39,7 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   placement *placements = calloc(storages + 1, sizeof *placements);
   if (!l->regions || !l->order || !placements) {
     free(placements);
-    return xt_error_set(error, XT_STATUS_no_memory, "no memory to load the checkpoint");
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading the checkpoint");
   }
   for (uint32_t i = 0; i < storages; i++)
     if (wanted[i] && c->records[i]) {
@@ -203,7 +203,7 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
   bool is_inline = data >= XT_INLINE;
   if (!is_inline && (data > memory->size || record->packed > memory->size - data))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data,
-                       "the file is truncated: it ends before the end of a storage");
+                       "the file ends before the end of a storage, probably an incomplete download; download it again");
   bool can_share = !is_inline && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
                    is_aligned(l, storage, memory->data + data);

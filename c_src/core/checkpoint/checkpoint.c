@@ -80,16 +80,19 @@ xt_status xt_checkpoint_inflate(const xt_record *record, const uint8_t *packed, 
 
 xt_status xt_checkpoint_check_method(const xt_record *record, xt_error *error) {
   if (record->method != XT_RECORD_STORED && record->method != XT_RECORD_DEFLATED)
-    return xt_error_at(error, XT_STATUS_unsupported, (int64_t)record->header,
-                       "a record uses the unsupported compression method %u; create the zip file again with deflate",
-                       record->method);
+    return xt_error_at(
+        error, XT_STATUS_unsupported, (int64_t)record->header,
+        "the record %s uses the unsupported compression method %u; create the zip file again with deflate",
+        xt_printable_text(record->name, record->name_size).text, record->method);
   bool too_large = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
   if (record->method == XT_RECORD_DEFLATED && too_large)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                       "invalid zip file: a record is larger compressed than uncompressed");
+                       "invalid zip file: the record %s is much larger compressed than uncompressed",
+                       xt_printable_text(record->name, record->name_size).text);
   if (record->method == XT_RECORD_DEFLATED && record->size / MAX_RATIO > record->packed)
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
-                       "invalid zip file: a record has an impossible compression ratio");
+                       "invalid zip file: the record %s has an impossible compression ratio",
+                       xt_printable_text(record->name, record->name_size).text);
   return XT_STATUS_ok;
 }
 
@@ -119,7 +122,9 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
 /* Fills the needs of a decompressed gzip file itself. */
 xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   if (c->file_size >= XT_INLINE) /* such offsets denote addresses */
-    return xt_error_set(error, XT_STATUS_limit, "the file is too large: %" PRIu64 " bytes", c->file_size);
+    return xt_error_set(error, XT_STATUS_limit,
+                        "the file is too large: %" PRIu64 " bytes; files of up to 2 ** 62 bytes are supported",
+                        c->file_size);
   for (int empty_steps = 0; empty_steps < MAX_EMPTY_STEPS;) {
     *need = (xt_need){0, 0, NULL};
     xt_status status = step(c, need, error);

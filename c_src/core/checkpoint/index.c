@@ -123,7 +123,7 @@ typedef struct {
 enum { ON_STACK = 1, MAX_KEY_NODES = 1000, TEXT_COST = 16, MAX_TUPLE = (1 << 24) - 1 };
 
 static xt_status no_memory(walker *w) {
-  return xt_error_set(w->error, XT_STATUS_no_memory, "no memory for the index of tensors");
+  return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while indexing the tensors");
 }
 
 bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count) {
@@ -183,7 +183,7 @@ static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_ke
   if (w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object has more than %" PRIu64
-                        " nodes, counting shared ones each time; the limit nodes can be raised with the option :limits",
+                        " nodes, counting shared ones each time; raise the limit with limits: [nodes: n]",
                         w->limits->max_nodes);
   w->key_nodes = in_key ? w->key_nodes + 1 : 0;
   if (w->key_nodes > MAX_KEY_NODES)
@@ -196,12 +196,12 @@ static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_ke
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
     return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",
                         node->list.count, MAX_TUPLE);
-  if (node->walk == ON_STACK) return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself");
+  if (node->walk == ON_STACK)
+    return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself, which Elixir terms cannot represent");
   if (w->depth == w->limits->max_depth)
-    return xt_error_set(
-        w->error, XT_STATUS_limit,
-        "the object is nested deeper than %u levels; the limit depth can be raised with the option :limits",
-        w->limits->max_depth);
+    return xt_error_set(w->error, XT_STATUS_limit,
+                        "the object is nested deeper than %u levels; raise the limit with limits: [depth: n]",
+                        w->limits->max_depth);
   node->walk = ON_STACK;
   w->stack[w->depth++] = (frame){node, 0, path, w->name.size, in_key, is_state};
   return XT_STATUS_ok;

@@ -13,7 +13,7 @@ enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
 enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
 
 xt_status xt_open_no_memory(xt_error *error) {
-  return xt_error_set(error, XT_STATUS_no_memory, "no memory to open the checkpoint");
+  return xt_error_set(error, XT_STATUS_no_memory, "out of memory while opening the checkpoint");
 }
 
 /* ---- Buffers ---- */
@@ -110,10 +110,16 @@ bool xt_window_scan_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size
     return false;
   default:
     if (scan->at > c->limits.pickle_bytes || scan->wanted > c->limits.pickle_bytes) {
-      *status = xt_error_at(error, scan->wanted > c->file_size ? XT_STATUS_truncated : XT_STATUS_limit, (int64_t)offset,
-                            "a pickle has more than %" PRIu64
-                            " bytes; the limit pickle_bytes can be raised with the option :limits",
-                            c->limits.pickle_bytes);
+      if (scan->wanted > c->file_size)
+        *status = xt_error_at(error, XT_STATUS_truncated, (int64_t)offset,
+                              "a pickle extends past the end of the file, which has %" PRIu64
+                              " bytes, probably an incomplete download; download it again",
+                              c->file_size);
+      else
+        *status =
+            xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
+                        "a pickle has more than %" PRIu64 " bytes; raise the limit with limits: [pickle_bytes: n]",
+                        c->limits.pickle_bytes);
       return false;
     }
     xt_window_get(c, w, offset, scan->at + scan->wanted, available, need, error, status);
@@ -122,8 +128,8 @@ bool xt_window_scan_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size
   *scan = (xt_pickle_scan_state){0};
   if (*size <= c->limits.pickle_bytes) return true;
   *status = xt_error_at(error, XT_STATUS_limit, (int64_t)offset,
-                        "a pickle has %zu bytes; the limit pickle_bytes is %" PRIu64
-                        " and can be raised with the option :limits",
+                        "a pickle has %zu bytes, which exceeds the limit of %" PRIu64
+                        "; raise it with limits: [pickle_bytes: n]",
                         *size, c->limits.pickle_bytes);
   return false;
 }
@@ -164,7 +170,8 @@ static xt_status find_record(xt_checkpoint *c, size_t i, xt_error *error) {
   char name[128] = "data/";
   size_t prefix = storage->key_size > 10 && !memcmp(storage->key, "constants/", 10) ? 0 : 5;
   if (storage->key_size > sizeof name - 6)
-    return xt_error_set(error, XT_STATUS_corrupt, "the key of a storage is too long");
+    return xt_error_set(error, XT_STATUS_corrupt, "the key of a storage has %zu bytes; at most %zu are supported",
+                        storage->key_size, sizeof name - 6);
   memcpy(name + prefix, storage->key, storage->key_size);
   name[prefix + storage->key_size] = 0;
   xt_record *record = xt_records_find(&c->directory, name, prefix + storage->key_size);

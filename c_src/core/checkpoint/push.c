@@ -43,7 +43,7 @@ void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes) 
   p->checkpoint = checkpoint;
   p->strict = checkpoint->rebuild.strict;
   p->spool_bytes = spool_bytes;
-  p->reading = "the first bytes, which identify the format,";
+  p->reading = "the header that identifies the format";
   p->step = detect_step;
   p->needed = MIN_SIZE;
 }
@@ -76,10 +76,9 @@ bool xt_push_scan_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *
     *status = xt_error_at(error, XT_STATUS_corrupt, (int64_t)(p->at + at),
                           "invalid pickle: opcode 0x%02x does not exist", data[at]);
   else if (at > limit || (result == XT_SCAN_SHORT && scan.wanted > limit - at))
-    *status = xt_error_at(error, XT_STATUS_limit, (int64_t)p->at,
-                          "a pickle has more than %" PRIu64
-                          " bytes; the limit pickle_bytes can be raised with the option :limits",
-                          limit);
+    *status =
+        xt_error_at(error, XT_STATUS_limit, (int64_t)p->at,
+                    "a pickle has more than %" PRIu64 " bytes; raise the limit with limits: [pickle_bytes: n]", limit);
   else if (result == XT_SCAN_END) return true;
   if (*status != XT_STATUS_ok) return false;
   *status = xt_push_request(p, at + (size_t)scan.wanted, AHEAD);
@@ -131,9 +130,8 @@ void xt_push_complete(xt_push *p, uint32_t storage, xt_region *region) {
 
 /* ---- Detection of the format ---- */
 
-static xt_status unsupported(const char *format, xt_error *error) {
-  return xt_error_set(error, XT_STATUS_unsupported, "%s cannot be read as a stream; write it to a file and load that",
-                      format);
+static xt_status unsupported(const char *format, const char *instead, xt_error *error) {
+  return xt_error_set(error, XT_STATUS_unsupported, "%s cannot be read as a stream; %s", format, instead);
 }
 
 /* The first pickle distinguishes the streaming format, the legacy format and plain pickles. */
@@ -157,7 +155,8 @@ static xt_status report_format(xt_push *p, xt_error *error) {
   xt_status status =
       xt_detect(xt_push_data(p), available < XT_DETECT_SIZE ? available : XT_DETECT_SIZE, &format, error);
   if (status != XT_STATUS_ok) return status;
-  return unsupported(format == &xt_tar_format ? "a tar file" : "this format", error);
+  return unsupported(format == &xt_tar_format ? "a tar file" : "this format", "write it to a file and load that",
+                     error);
 }
 
 static bool may_be_pickle(uint8_t first) { return first == 0x80 || (first && strchr("(]}c", first)); }
@@ -180,7 +179,8 @@ static xt_status detect_step(xt_push *p, xt_error *error) {
   bool pickle = may_be_pickle(data[0]);
   if (available < 4 && !(pickle && is_whole_pickle(p, &needed))) return xt_push_request(p, 4, 0);
   if (available >= 4 && !memcmp(data, "PK\3\4", 4)) p->step = xt_zip_push;
-  else if (!memcmp(data, "\x1f\x8b", 2)) return unsupported("a gzip file", error);
+  else if (!memcmp(data, "\x1f\x8b", 2))
+    return unsupported("a gzip file", "decompress it first with ExTorch.Streaming.gunzip/1", error);
   else if (available < SAFETENSORS_HEAD && !(pickle && is_whole_pickle(p, &needed)))
     return xt_push_request(p, needed, 0);
   else if (available >= SAFETENSORS_HEAD && data[8] == '{' && xt_le(data, 8) >> 40 == 0) p->step = xt_safetensors_push;
@@ -333,10 +333,11 @@ static xt_status run_step(xt_push *p, const uint8_t *data, size_t size, size_t *
   size_t added = missing > p->lookahead ? missing : p->lookahead;
   if (added > size - *at) added = size - *at;
   if (p->spooling && added && p->buffer.size + added > p->spool_bytes)
-    return xt_error_at(error, XT_STATUS_limit, (int64_t)p->at,
-                       "the object is not complete within the first %" PRIu64
-                       " bytes; the limit spool_bytes can be raised with the option :limits",
-                       p->spool_bytes);
+    return xt_error_at(
+        error, XT_STATUS_limit, (int64_t)p->at,
+        "the object is not complete within the first %" PRIu64
+        " bytes; raise the limit with limits: [spool_bytes: n], or write the stream to a file and load that",
+        p->spool_bytes);
   xt_buffer_put(&p->buffer, data + *at, added);
   if (p->buffer.failed) return xt_open_no_memory(error);
   *at += added;

@@ -30,7 +30,7 @@ typedef struct {
   size_t count, capacity;
   xt_table names;
   bool unnamed;     /* there is no table of names */
-  size_t root_size; /* length of the root folder's name with its slash, with which every name begins */
+  size_t root_size; /* length of the root directory's name with its slash, with which every name begins */
 } xt_records;
 
 /* Allocates memory for `count` records, which do not move and cannot become more. Records can be found by name only if
@@ -45,7 +45,7 @@ xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t n
                                  uint64_t size, bool *duplicate);
 void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size);
 
-/* Finds a record by its name below the root folder ("data.pkl") or by its full name. Returns NULL if there is none. */
+/* Finds a record by its full name, or by its name below the root directory ("data.pkl"). NULL if there is none. */
 xt_record *xt_records_find(const xt_records *records, const char *name, size_t name_size);
 
 void xt_records_free(xt_records *records);

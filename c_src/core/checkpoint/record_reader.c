@@ -33,8 +33,9 @@ xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, voi
   if (r->memory) {
     const uint8_t *from = in_memory(r, offset, size);
     if (!from)
-      return xt_error_at(error, XT_STATUS_truncated, (int64_t)offset,
-                         "the file is truncated: it ends before the end of a record");
+      return xt_error_at(
+          error, XT_STATUS_truncated, (int64_t)offset,
+          "the file ends before the end of a record, probably an incomplete download; download it again");
     memcpy(to, from, size);
     return XT_STATUS_ok;
   }
@@ -55,7 +56,7 @@ xt_status xt_record_reader_data_offset(const xt_record_reader *r, xt_record *ent
   if (*data) return XT_STATUS_ok;
   xt_need need = xt_checkpoint_header_need(entry);
   if (need.size > sizeof small) local = malloc(need.size);
-  if (!local) return xt_error_set(error, XT_STATUS_no_memory, "no memory for a record's header");
+  if (!local) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the header of a record");
   xt_status status = xt_record_reader_fetch(r, need.offset, local, need.size, error);
   if (status == XT_STATUS_ok) status = xt_checkpoint_check_header(entry, local, data, error);
   if (local != small) free(local);
@@ -166,7 +167,7 @@ static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, cons
   uint64_t step = l->outer ? (uint64_t)t->strides[l->dims[l->outer - 1]] * item : 0;
   bool windowed = run < MAX_GAP && step < MAX_GAP;
   uint8_t *window = windowed ? malloc(WINDOW) : NULL;
-  if (windowed && !window) return xt_error_set(error, XT_STATUS_no_memory, "no memory to gather rows");
+  if (windowed && !window) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading a tensor");
   for (int64_t runs = l->numel / l->run; runs-- > 0 && status == XT_STATUS_ok; to += run) {
     uint64_t at = base;
     for (uint32_t i = 0; i < l->outer; i++) at += (uint64_t)(index[i] * t->strides[l->dims[i]]) * item;

@@ -33,7 +33,7 @@ static xt_status write_out(xt_saver *s, const xt_sink *sink, const void *data, s
 
 static xt_status flush(xt_saver *s, const xt_sink *sink, xt_error *error) {
   if (s->out.failed || s->central.failed)
-    return xt_error_set(error, XT_STATUS_no_memory, "no memory to write the checkpoint");
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while writing the checkpoint");
   if (!s->out.size && !s->borrowed) return XT_STATUS_ok;
   const void *borrowed = s->borrowed;
   size_t size = s->borrowed_size, first = s->borrowed_at, rest = s->out.size - first;

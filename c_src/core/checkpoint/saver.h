@@ -56,7 +56,7 @@ struct xt_saver {
   size_t count;
   const uint8_t *pickle;
   size_t pickle_size;
-  const char *root;               /* root folder of a zip file */
+  const char *root;               /* root directory of a zip file */
   const xt_named_tensor *tensors; /* safetensors: one per payload, in the same order */
   const xt_buffer *metadata;      /* safetensors: keys and values in turn, each as a size_t and the text */
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);

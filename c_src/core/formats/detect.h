@@ -7,7 +7,7 @@
 
 enum { XT_DETECT_SIZE = 1024 }; /* number of leading bytes that detection looks at */
 
-/* Sets *format, or returns an error that says what the file is and what to do about it. */
+/* Sets *format, or returns an error that describes the file and what to do about it. */
 xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, xt_error *error);
 
 #endif

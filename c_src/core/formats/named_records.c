@@ -117,9 +117,8 @@ static xt_status next_record(xt_checkpoint *c, work *w, xt_need *need, xt_error 
     uint64_t limit = pickle ? c->limits.pickle_bytes : XT_NAMED_RECORDS_MAX_TEXT;
     if (w->record->size > limit)
       return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record->header,
-                         "the record %s has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s", name, w->record->size,
-                         pickle ? " pickle_bytes" : "", limit,
-                         pickle ? " and can be raised with the option :limits" : "");
+                         "the record %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64 "%s", name,
+                         w->record->size, limit, pickle ? "; raise it with limits: [pickle_bytes: n]" : "");
     xt_status status = xt_checkpoint_check_method(w->record, error);
     if (status != XT_STATUS_ok) return status;
     uint64_t data_offset = atomic_load(&w->record->data_offset);

@@ -1,5 +1,5 @@
-/* Named records: the layout inside zip files and the streaming format. The names are below the root folder, if the file
- * has one.
+/* Named records: the layout inside zip files and the streaming format. The names are below the root directory, if the
+ * file has one.
  *
  *   1. data.pkl            the pickled object
  *   2. data/<key>          the data of a storage. Its key is in a persistent id of data.pkl:
@@ -30,7 +30,7 @@ xt_status xt_named_records_step(xt_checkpoint *c, xt_need *need, xt_error *error
 enum { XT_NAMED_RECORDS_STATES = 100 };
 
 /* The small text records, such as "version". find_text returns a number that identifies the record by its name below
- * the root folder, or 0 if it is not one of them. read_text stores the content in the checkpoint. */
+ * the root directory, or 0 if it is not one of them. read_text stores the content in the checkpoint. */
 enum { XT_NAMED_RECORDS_MAX_TEXT = 4096 }; /* size limit of such a record */
 int xt_named_records_find_text(const char *name, size_t size);
 xt_status xt_named_records_read_text(xt_checkpoint *c, int text, const uint8_t *data, size_t size, uint64_t at,

@@ -38,8 +38,8 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   uint64_t structure = used - scan.payload;
   if (structure > c->limits.pickle_bytes)
     return xt_error_set(error, XT_STATUS_limit,
-                        "the pickle has %" PRIu64 " bytes besides tensor data; the limit pickle_bytes is %" PRIu64
-                        " and can be raised with the option :limits",
+                        "the pickle has %" PRIu64 " bytes besides tensor data, which exceeds the limit of %" PRIu64
+                        "; raise it with limits: [pickle_bytes: n]",
                         structure, c->limits.pickle_bytes);
   c->rebuild.ids = XT_IDS_NONE;
   xt_status status = xt_open_pickle(c, &c->rebuild, data, used, (int64_t)c->base, &c->root, error);

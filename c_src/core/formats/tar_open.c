@@ -156,8 +156,8 @@ static xt_status request_member(xt_checkpoint *c, const member *m, const char *n
                                 xt_error *error) {
   if (m->size > c->limits.pickle_bytes)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)m->at,
-                       "the member %s has %" PRIu64 " bytes; the limit pickle_bytes is %" PRIu64
-                       " and can be raised with the option :limits",
+                       "the member %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64
+                       "; raise it with limits: [pickle_bytes: n]",
                        name, m->size, c->limits.pickle_bytes);
   return xt_open_request(c, buffer, m->at, m->size, need, error);
 }

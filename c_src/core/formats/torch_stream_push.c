@@ -45,8 +45,8 @@ static xt_status read_list(xt_push *p, xt_error *error) {
   if (end > p->spool_bytes)
     return xt_error_set(error, XT_STATUS_limit,
                         "the stream has its storages before its object, so all %" PRIu64
-                        " bytes must be kept; the limit spool_bytes is %" PRIu64
-                        " and can be raised with the option :limits",
+                        " bytes must be kept in memory, which exceeds the limit of %" PRIu64
+                        "; raise it with limits: [spool_bytes: n], or write the stream to a file and load that",
                         end, p->spool_bytes);
   p->spooling = true;
   p->state = SPOOL;
@@ -88,7 +88,7 @@ static xt_status finish(xt_push *p, xt_error *error) {
   for (size_t i = 0; i < p->storages; i++)
     if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
       return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
-                         "the stream does not contain a storage that a tensor needs");
+                         "the stream does not contain the record of a storage that a tensor needs");
   p->event = XT_PUSH_DONE;
   return XT_STATUS_ok;
 }
@@ -105,15 +105,15 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
     return XT_STATUS_ok;
   }
   bool object = has_name(record, "data.pkl");
-  uint64_t limit = object                                                        ? c->limits.pickle_bytes
-                   : xt_named_records_find_text(record->name, record->name_size) ? XT_NAMED_RECORDS_MAX_TEXT
-                                                                                 : p->spool_bytes;
+  bool text = !object && xt_named_records_find_text(record->name, record->name_size);
+  uint64_t limit = object ? c->limits.pickle_bytes : text ? XT_NAMED_RECORDS_MAX_TEXT : p->spool_bytes;
   if (record->size > limit)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)record->header,
-                       "the record %s has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s",
-                       xt_printable_text(record->name, record->name_size).text, record->size,
-                       object ? " pickle_bytes" : "", limit,
-                       object ? " and can be raised with the option :limits" : "");
+                       "the record %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64 "%s",
+                       xt_printable_text(record->name, record->name_size).text, record->size, limit,
+                       object ? "; raise it with limits: [pickle_bytes: n]"
+                       : text ? ""
+                              : "; raise it with limits: [spool_bytes: n]");
   p->reading = object ? "the pickled object" : "a record";
   p->state = BODY;
   return xt_push_request(p, record->size, 0);

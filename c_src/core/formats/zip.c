@@ -162,7 +162,7 @@ static int compare_offsets(const void *a, const void *b) {
 static xt_status check_overlap(const xt_zip *zip, xt_records *records, xt_error *error) {
   xt_record **sorted = malloc((records->count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
-  if (!sorted) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip central directory");
+  if (!sorted) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the zip central directory");
   for (size_t i = 0; i < records->count; i++) sorted[i] = &records->list[i];
   qsort(sorted, records->count, sizeof *sorted, compare_offsets);
   for (size_t i = 0; i < records->count && status == XT_STATUS_ok; i++) {
@@ -179,7 +179,7 @@ xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_
                                 xt_error *error) {
   xt_cursor in = {directory, zip->directory_size, 0, false};
   if (!xt_records_reserve(records, arena, zip->entry_count, true))
-    return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip central directory");
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the zip central directory");
   while (records->count < zip->entry_count) {
     xt_record entry = {.has_crc = true};
     bool duplicate;
@@ -187,7 +187,8 @@ xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_
     if (status != XT_STATUS_ok) return status;
     xt_record *record = xt_records_add(records, entry.name, entry.name_size, &duplicate);
     if (duplicate) return corrupt(zip, &in, error, "duplicate record name");
-    if (!record) return xt_error_set(error, XT_STATUS_no_memory, "no memory for the zip central directory");
+    if (!record)
+      return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the zip central directory");
     *record = entry;
   }
   if (xt_cursor_left(&in)) return corrupt(zip, &in, error, "unexpected data after the last entry");

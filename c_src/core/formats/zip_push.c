@@ -88,7 +88,7 @@ static xt_status classify_record(xt_push *p, work *w, xt_error *error) {
   if (w->text && w->storage_read && equals(name, size, "byteorder"))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)p->at,
                        "the record byteorder comes after the storages; write the stream to a file and load that");
-  /* No need to spool if only small texts came before the object. */
+  /* No need to spool if only small text records precede the object. */
   if (w->is_object && p->spooling) {
     p->spooling = false;
     for (size_t i = 0; i < w->count; i++) p->spooling |= !w->seen[i].flags;
@@ -201,9 +201,9 @@ static xt_status read_record(xt_push *p, work *w, xt_error *error) {
   if (!w->is_object && !w->text && !w->is_constants) return status;
   if (w->record.size > w->limit)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record.header,
-                       "a record has %" PRIu64 " bytes; the limit%s is %" PRIu64 "%s", w->record.size,
-                       w->is_object || w->is_constants ? " pickle_bytes" : "", w->limit,
-                       w->is_object || w->is_constants ? " and can be raised with the option :limits" : "");
+                       "the record %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64 "%s",
+                       xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, w->limit,
+                       w->text ? "" : "; raise it with limits: [pickle_bytes: n]");
   uint8_t *copy = packed ? xt_open_alloc(p->checkpoint, w->record.size) : xt_push_copy(p, data, w->record.size);
   if (!copy) return xt_open_no_memory(error);
   if (packed) status = unpack(p, w, copy, error);
@@ -222,11 +222,12 @@ static xt_status next_header(xt_push *p, const work *w, size_t taken) {
 }
 
 static xt_status too_large(const work *w, xt_error *error) {
-  return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record.header, "a record has more than %" PRIu64 " bytes; %s",
-                     w->limit,
-                     w->is_object || w->is_constants ? "the limit pickle_bytes can be raised with the option :limits"
-                     : w->text                       ? "this is the maximum size of a text record"
-                                                     : "the limit spool_bytes can be raised with the option :limits");
+  return xt_error_at(error, XT_STATUS_limit, (int64_t)w->record.header,
+                     "the record %s has more than %" PRIu64 " bytes; %s",
+                     xt_printable_text(w->record.name, w->record.name_size).text, w->limit,
+                     w->is_object || w->is_constants ? "raise the limit with limits: [pickle_bytes: n]"
+                     : w->text                       ? "this is the maximum for a record of this name"
+                                                     : "raise the limit with limits: [spool_bytes: n]");
 }
 
 /* Searches for the end of the record: a descriptor with the size of the data before it and a header after it. */
@@ -265,8 +266,8 @@ static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *err
   size_t item = xt_dtype_get(storage->dtype)->size;
   if (w->has_sizes && (w->record.size < storage->bytes || w->record.size - storage->bytes >= item))
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
-                       "invalid zip file: a record has %" PRIu64 " bytes but its storage has %" PRIu64, w->record.size,
-                       storage->bytes);
+                       "invalid zip file: the record %s has %" PRIu64 " bytes but its storage has %" PRIu64,
+                       xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, storage->bytes);
   if (p->completed[w->storage]) return corrupt(p, error, "duplicate record name");
   w->storage_read = true;
   p->state = STORAGE_END;

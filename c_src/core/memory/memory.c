@@ -10,7 +10,7 @@ enum {
   ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20 /* from this size on, an allocation is a mapping of its own */
+  LARGE = 1 << 20 /* from this size on, an allocation is a separate mapping */
 };
 
 xt_memory_counters xt_memory_live;

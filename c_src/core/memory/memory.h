@@ -25,7 +25,7 @@ void xt_memory_set_budget(int64_t bytes);
 int64_t xt_memory_budget(void);
 
 /* Returns uninitialized memory, aligned to 64 bytes; blocks of 2 MiB and more are aligned to a huge page. Returns NULL
- * if the budget is exceeded or the system is out of memory; xt_memory_refused tells which. Up to 32 MiB of recently
+ * if the budget is exceeded or the system is out of memory; xt_memory_refused returns which. Up to 32 MiB of recently
  * freed blocks are cached for about a second (block_cache.h) and are not part of the counters or the budget. */
 void *xt_memory_alloc(size_t size);
 void xt_memory_free(void *data);

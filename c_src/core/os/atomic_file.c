@@ -64,7 +64,7 @@ static xt_status inspect_target(xt_atomic_file *f, xt_error *error) {
 
 /* ---- Temporary names ---- */
 
-/* Removes the temporary files of saves that died: nobody holds a lock on them. */
+/* Removes the temporary files of processes that died. They are not locked. */
 static void sweep(int directory) {
   int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);

@@ -2,7 +2,7 @@
  *
  * The data is written to an unnamed file where the file system supports it (O_TMPFILE), otherwise to a file with a
  * recognizable temporary name in the same directory. It is synced and then replaces the old file with one rename. A
- * process that dies leaves nothing behind, or a temporary file that nobody holds a lock on; the next save into the same
+ * process that dies leaves nothing behind, or a temporary file that is not locked; the next save into the same
  * directory removes it. */
 #ifndef XT_OS_ATOMIC_FILE_H
 #define XT_OS_ATOMIC_FILE_H

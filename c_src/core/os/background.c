@@ -22,8 +22,9 @@ enum { SLOTS = 16 };
  *   queued → claimed → free      cancel
  *   paused → claimed → free      cancel
  *
- * There are no locks: the thread may be suspended at any point, and whoever waited for its lock would be suspended too.
- * It may also be suspended in a pause, for a long time if all CPUs are busy, so a paused job can be taken away from it.
+ * There are no locks: the thread may be suspended at any point, and threads that wait for its lock would be suspended
+ * too. It may also be suspended in a pause, for a long time if all CPUs are busy, so a paused job can be taken away
+ * from it.
  */
 enum { FREE, CLAIMED, QUEUED, RUNNING, PAUSED };
 

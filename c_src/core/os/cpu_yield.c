@@ -14,8 +14,8 @@ enum {
   UNCONTENDED_NS = 3000,      /* sched_yield takes less than this if no other thread is waiting for the CPU */
   MOVE_INTERVAL_NS = 1000000, /* minimum time between two moves: each one loses the contents of the caches */
   SHARE = 4,                  /* other threads get at most one in SHARE parts of this thread's time by its yielding */
-  BURST_NS = 5000000,         /* plus this much at once, so that the thread goes on yielding after one long wait */
-  MAX_CPUS = 8                /* with more CPUs the kernel finds an idle one by itself, and knows which one is near */
+  BURST_NS = 5000000,         /* plus this much at once, so that the thread keeps yielding after one long wait */
+  MAX_CPUS = 8                /* with more CPUs the kernel finds an idle one that is near by itself */
 };
 
 static _Thread_local int64_t balanced_at; /* the time at which others have had no more than their share */

@@ -7,7 +7,7 @@
 /* Maps zeroed memory. Returns NULL if the system is out of memory. */
 void *xt_pages_map(size_t size);
 
-/* Asks for huge pages, where the system has them on request. */
+/* Requests huge pages, on systems that provide them on request. */
 void xt_pages_prefer_huge(void *data, size_t size);
 
 void xt_pages_unmap(void *data, size_t size);

@@ -1,6 +1,6 @@
 /* Rebuilding: interprets the globals, calls and persistent ids of a pickle. Storages, tensors, NumPy arrays and a few
- * Python types become nodes of their own kind. Everything else becomes an inert object that names its class. Nothing is
- * imported or called. */
+ * Python types become nodes of a specific kind. Everything else becomes an inert object that names its class. Nothing
+ * is imported or called. */
 #ifndef XT_PICKLE_REBUILD_H
 #define XT_PICKLE_REBUILD_H
 
@@ -24,7 +24,7 @@ typedef struct {
 
 /* What the persistent ids of a pickle stand for. */
 typedef enum {
-  XT_IDS_RECORDS, /* ('storage', class, key, location, numel): a storage in a record of its own */
+  XT_IDS_RECORDS, /* ('storage', class, key, location, numel): each storage in a separate record */
   XT_IDS_LEGACY,  /* same with a view of the storage as sixth item; also ('module', class, …) */
   XT_IDS_LABELS,  /* key of a tensor or storage in `labels` (tar files) */
   XT_IDS_NONE     /* not allowed */

@@ -15,7 +15,7 @@ xt_status xt_rebuild_corrupt(xt_rebuild *r, const char *format, ...) __attribute
 xt_status xt_rebuild_bad_tensor(xt_rebuild *r, const char *what);
 
 static inline xt_status xt_rebuild_no_memory(xt_rebuild *r) {
-  return xt_error_set(r->error, XT_STATUS_no_memory, "not enough memory for the objects of the pickle");
+  return xt_error_set(r->error, XT_STATUS_no_memory, "out of memory while reading the pickle");
 }
 
 static inline bool xt_text_equals(const char *text, size_t size, const char *word) {

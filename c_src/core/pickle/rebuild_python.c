@@ -1,4 +1,4 @@
-/* Rebuilds Python types that have a node kind of their own. */
+/* Rebuilds Python types that have their own node kind. */
 #include "core/pickle/rebuild_internal.h"
 
 /* _codecs.encode(text, 'latin1'): the bytes of protocol 2. */

@@ -31,15 +31,17 @@ xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *t, int64_t 
   if (__builtin_mul_overflow(elements, item, &bytes) || __builtin_mul_overflow(last, item, &step))
     return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
   if (!empty && (uint64_t)bytes > r->max_tensor_bytes)
-    return xt_error_at(r->error, XT_STATUS_limit, r->at, "tensor of %lld bytes exceeds the tensor_bytes limit of %llu",
-                       (long long)bytes, (unsigned long long)r->max_tensor_bytes);
+    return xt_error_at(
+        r->error, XT_STATUS_limit, r->at,
+        "a tensor has %lld bytes, which exceeds the limit of %llu; raise it with limits: [tensor_bytes: n]",
+        (long long)bytes, (unsigned long long)r->max_tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return XT_STATUS_ok;
   xt_storage *storage = &r->storages[t->storage];
   if (storage->alignment < item) storage->alignment = (uint8_t)item;
   int64_t room = (int64_t)(storage->bytes / (uint64_t)item);
   if (end >= 0 && end < room) room = end;
   /* An empty tensor may begin anywhere, as slices of slices do: none of its bytes are read. */
-  if (!empty && last >= room) return xt_rebuild_bad_tensor(r, "extends past the end of its storage");
+  if (!empty && last >= room) return xt_rebuild_bad_tensor(r, "it extends past the end of its storage");
   return XT_STATUS_ok;
 }
 

@@ -32,7 +32,7 @@ xt_status xt_unpickler_no_memory(xt_unpickler *u) {
   if (u->nodes > u->max_nodes)
     return xt_error_at(u->error, XT_STATUS_limit, u->rebuild->at,
                        "pickle creates more than %zu objects, which is too many for its size", u->max_nodes);
-  return xt_error_set(u->error, XT_STATUS_no_memory, "not enough memory for the objects of the pickle");
+  return xt_error_set(u->error, XT_STATUS_no_memory, "out of memory while reading the pickle");
 }
 
 /* ---- Stack ---- */
@@ -255,7 +255,7 @@ static xt_status run(xt_unpickler *u, xt_node **root) {
 xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, size_t *used, xt_node **root) {
   xt_unpickler u = {.in = {data, size, 0, false}, .rebuild = rebuild, .arena = rebuild->arena, .error = rebuild->error};
   if (!rebuild->nested) rebuild->nested_bytes_left = size;
-  /* An honest pickle needs several bytes per object; one that creates more objects is refused. */
+  /* A regular pickle needs several bytes per object; one that creates more objects is refused. */
   u.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
   u.none = xt_node_new(u.arena, XT_NODE_NONE);
   u.true_ = xt_node_new(u.arena, XT_NODE_BOOL);

@@ -83,7 +83,7 @@ xt_status xt_unpickler_push_string(xt_unpickler *u, uint64_t size);
 /* Reads a line of text, without its line end. */
 xt_status xt_unpickler_take_line(xt_unpickler *u, const char **line, size_t *size);
 
-/* Reads a line with a decimal integer. *boolean, unless NULL, tells whether it is "00" or "01". */
+/* Reads a line with a decimal integer. Sets *boolean, unless it is NULL, to whether the line is "00" or "01". */
 xt_status xt_unpickler_take_decimal(xt_unpickler *u, int64_t *value, bool *boolean);
 
 xt_status xt_unpickler_push_decimal(xt_unpickler *u, bool may_be_bool);

@@ -44,7 +44,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
       {:error,
        Error.new(
          :limit,
-         "the tensors have #{total} bytes, which exceeds the limit total_bytes of #{limit}",
+         "the tensors have #{total} bytes, which exceeds the limit of #{limit}; raise it with limits: [total_bytes: n]",
          ckpt.source
        )}
     end

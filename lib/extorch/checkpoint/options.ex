@@ -75,7 +75,7 @@ defmodule ExTorch.Checkpoint.Options do
   defp limit?(:nodes, nil), do: true
   defp limit?(_name, value), do: bytes?(value)
 
-  defp limit_range(:depth), do: "from 1 to 10,000"
+  defp limit_range(:depth), do: "an integer from 1 to 10,000"
   defp limit_range(_name), do: "an integer from 0 to 2 ** 62"
 
   defp bytes?(value), do: is_integer(value) and value in 0..(2 ** 62)

@@ -16,7 +16,10 @@ defmodule ExTorch.Checkpoint.Reader do
     else
       {:ok, _raw} ->
         {:error,
-         Error.new(:unsupported, "the linked LibTorch does not support the dtype #{entry.dtype}")}
+         Error.new(
+           :unsupported,
+           "dtype #{entry.dtype} is not supported by the linked LibTorch; read the bytes with ExTorch.Checkpoint.read_storage/2"
+         )}
 
       {:error, error} ->
         {:error, error}

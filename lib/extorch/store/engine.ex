@@ -356,7 +356,11 @@ defmodule ExTorch.Store.Engine do
     if File.exists?(path),
       do:
         {:error,
-         Error.new(:bad_argument, "the file exists; use overwrite: true to replace it", path)},
+         Error.new(
+           :bad_argument,
+           "the file already exists; use overwrite: true to replace it",
+           path
+         )},
       else: :ok
   end
 
@@ -387,7 +391,12 @@ defmodule ExTorch.Store.Engine do
 
         nil ->
           similar = Names.suggestions([name], Enum.map(pairs, &elem(&1, 1)))
-          hint = if similar[name], do: "; did you mean #{inspect(similar[name])}?", else: ""
+
+          hint =
+            if similar[name],
+              do: "; did you mean #{inspect(similar[name])}?",
+              else: "; see ExTorch.Store.keys/1"
+
           {:error, Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint)}
       end
     end

@@ -66,10 +66,17 @@ defmodule ExTorch.Store.Names do
       |> Enum.sort_by(fn {score, prefix} -> {-score, byte_size(prefix)} end)
 
     case scores do
-      [{score, prefix}] when score > 0 -> {:ok, prefix}
-      [{score, prefix}, {second, _} | _] when score > second and score > 0 -> {:ok, prefix}
-      [{0, _} | _] -> {:error, key_error(keys, "no part of the file has names of the module")}
-      _ -> {:error, key_error(keys, "several parts of the file fit the module", best(scores))}
+      [{score, prefix}] when score > 0 ->
+        {:ok, prefix}
+
+      [{score, prefix}, {second, _} | _] when score > second and score > 0 ->
+        {:ok, prefix}
+
+      [{0, _} | _] ->
+        {:error, key_error(keys, "no part of the file contains tensors of the module")}
+
+      _ ->
+        {:error, key_error(keys, "several parts of the file fit the module", best(scores))}
     end
   end
 

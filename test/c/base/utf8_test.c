@@ -7,7 +7,7 @@
 
 static bool in(uint8_t byte, uint8_t from, uint8_t to) { return byte >= from && byte <= to; }
 
-/* The grammar of RFC 3629, one character at a time; with surrogates as an alternative of their own. */
+/* The grammar of RFC 3629, one character at a time; with surrogates as a separate alternative. */
 static size_t character(const uint8_t *s, size_t size, bool *surrogate) {
   uint8_t lead = s[0];
   uint8_t tail = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;

@@ -11,7 +11,7 @@ static xt_pickle_scan_result scan(const void *data, size_t size, xt_pickle_scan_
   return xt_pickle_scan(data, size, state);
 }
 
-/* The end is found in one call, and in calls with one more byte each. Until then the scan never asks for more bytes
+/* The end is found in one call, and in calls with one more byte each. Until then the scan never requests more bytes
  * than are missing. */
 static void finds_end(const uint8_t *data, size_t size) {
   xt_pickle_scan_state whole, pieces = {0};
@@ -52,7 +52,7 @@ static void stops_after_the_stop_instruction(void) {
     xt_pickle_scan_state state;
     finds_end(data, pickles[i].size);
     CHECK(scan(data, pickles[i].size, &state) == XT_SCAN_END && state.at == pickles[i].size);
-    /* Bytes after the end are not looked at. */
+    /* Bytes after the end are ignored. */
     uint8_t longer[128];
     memcpy(longer, data, pickles[i].size);
     memset(longer + pickles[i].size, 0xff, sizeof longer - pickles[i].size);

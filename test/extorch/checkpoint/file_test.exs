@@ -1,5 +1,5 @@
 defmodule ExTorch.CheckpointFileTest do
-  # Files as they are in the world: changed under us, compressed, large, read by many, and callers that are killed.
+  # Files that change while they are read, compressed and large files, concurrent readers, and callers that are killed.
   use ExTorch.Case
   alias ExTorch.Checkpoint
   alias ExTorch.Test.{FileSource, Pickle, Zip}
@@ -21,7 +21,7 @@ defmodule ExTorch.CheckpointFileTest do
   end
 
   describe "a file that changes while it is open" do
-    test "is noticed when it shrinks, grows or is rewritten", %{tmp_dir: dir} do
+    test "is detected if it shrinks, grows or is rewritten", %{tmp_dir: dir} do
       for change <- [
             fn path -> File.write!(path, binary_part(File.read!(path), 0, 5000)) end,
             fn path -> File.write!(path, "more", [:append]) end,
@@ -35,12 +35,12 @@ defmodule ExTorch.CheckpointFileTest do
         assert error.reason == :file_changed
         assert error.path == path
         assert {:error, %{reason: :file_changed}} = Checkpoint.read_storage(ckpt, "0")
-        # what was read before is ours
+        # tensors that were read before are unchanged
         assert Tensor.to_binary(held) == floats(5000)
       end
     end
 
-    test "and does not matter when it is replaced by another", %{tmp_dir: dir} do
+    test "has no effect if it is replaced by another file", %{tmp_dir: dir} do
       path = write(dir, 5000)
       ckpt = Checkpoint.open!(path)
       File.write!(path <> ".new", "something else")
@@ -49,7 +49,7 @@ defmodule ExTorch.CheckpointFileTest do
       assert {:error, _} = Checkpoint.open(path)
     end
 
-    test "truncated under a map: an error, not a dead node", %{tmp_dir: dir} do
+    test "is an error if it is mapped and truncated, not a crash", %{tmp_dir: dir} do
       path = write(dir, 100_000)
       ckpt = Checkpoint.open!(path, mmap: true)
       tensor = Checkpoint.tensor!(ckpt, "w")
@@ -67,13 +67,13 @@ defmodule ExTorch.CheckpointFileTest do
                :file_changed
 
       assert {:error, %{reason: :file_changed}} = Checkpoint.tensor(ckpt, "w")
-      # a binary over it is still only zeros, not a crash
+      # a binary over the truncated mapping reads as zeros and does not crash
       binary = Tensor.to_binary(tensor)
       assert :binary.last(binary) == 0
     end
   end
 
-  test "a map is private: writing to a tensor does not reach the file", %{tmp_dir: dir} do
+  test "mappings are private: writing to a tensor does not change the file", %{tmp_dir: dir} do
     path = write(dir, 100)
     before = File.read!(path)
     {:ok, %{"w" => tensor}} = ExTorch.load(path, mmap: true)
@@ -82,7 +82,7 @@ defmodule ExTorch.CheckpointFileTest do
     assert File.read!(path) == before
   end
 
-  test "a binary's tensors are frozen over its memory" do
+  test "the tensors of a binary share its memory and are frozen" do
     binary = Zip.checkpoint(pickle(1000), %{"0" => floats(1000)})
     before = Memory.live().bytes
     {:ok, %{"w" => tensor}} = ExTorch.load({:binary, binary})
@@ -91,9 +91,9 @@ defmodule ExTorch.CheckpointFileTest do
     assert Tensor.to_binary(tensor) == floats(1000)
   end
 
-  # ---- Archives of other makers ----
+  # ---- Zip files of other programs ----
 
-  test "deflated, unaligned, without a root folder, with bytes after the end", %{tmp_dir: dir} do
+  test "deflated and unaligned records, no root directory, bytes after the end", %{tmp_dir: dir} do
     data = floats(3000)
     packed = fn name, data -> Zip.deflated({name, data}) end
 
@@ -168,7 +168,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
-  test "wrong checksums are found when asked for", %{tmp_dir: dir} do
+  test "verify: true detects wrong checksums", %{tmp_dir: dir} do
     path = write(dir, 1000)
     data = File.read!(path)
     {at, _} = :binary.match(data, floats(3))
@@ -186,10 +186,10 @@ defmodule ExTorch.CheckpointFileTest do
              path |> Checkpoint.open!(verify: true) |> Checkpoint.read_storage("0")
   end
 
-  # ---- Large, busy, interrupted ----
+  # ---- Large files, concurrency and interruption ----
 
   @tag :no_asan
-  test "more than 4 GiB, sparse", %{tmp_dir: dir} do
+  test "a sparse file of more than 4 GiB", %{tmp_dir: dir} do
     # one storage of 5 GiB with a few bytes at its end, zip64 in every place that needs it
     path = Path.join(dir, "large.pt")
     size = 5 * 1024 * @mib
@@ -289,7 +289,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
-  test "many processes read one handle", %{tmp_dir: dir} do
+  test "many processes read from one handle", %{tmp_dir: dir} do
     path = write(dir, 20_000)
     expected = floats(20_000)
 
@@ -307,7 +307,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
-  test "closing races reading", %{tmp_dir: dir} do
+  test "closing is safe during concurrent reads", %{tmp_dir: dir} do
     path = write(dir, 2000)
 
     for _ <- 1..50 do
@@ -324,7 +324,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
-  test "a killed load leaves nothing behind", %{tmp_dir: dir} do
+  test "a killed load leaks nothing", %{tmp_dir: dir} do
     count = 4 * @mib
     path = Path.join(dir, "file.pt")
     File.write!(path, Zip.checkpoint(pickle(count), %{"0" => :binary.copy(<<0>>, 4 * count)}))
@@ -340,7 +340,7 @@ defmodule ExTorch.CheckpointFileTest do
     assert wait_until(fn -> descriptors() == elem(before, 1) end)
   end
 
-  test "a handle that is dropped closes its file", %{tmp_dir: dir} do
+  test "a garbage-collected handle closes its file", %{tmp_dir: dir} do
     path = write(dir, 10)
     before = descriptors()
     in_task(fn -> for(_ <- 1..50, do: Checkpoint.open!(path)) |> length() end)
@@ -358,7 +358,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
-  test "a load over the budget is refused, and goes through when garbage makes room", %{
+  test "a load that exceeds the budget is refused, and succeeds if garbage can be collected", %{
     tmp_dir: dir
   } do
     count = 2 * @mib
@@ -372,25 +372,25 @@ defmodule ExTorch.CheckpointFileTest do
       assert {:error, %{reason: :limit}} = path |> Checkpoint.open!() |> Checkpoint.tensor("w")
       Memory.collect()
       Memory.set_budget(Memory.live().bytes + 12 * @mib)
-      # the first is garbage when the second needs its room
+      # the first object is garbage when the second is loaded
       Enum.each(1..5, fn _ -> load_and_drop(path) end)
     after
       Memory.set_budget(budget)
     end
   end
 
-  # Nothing of the object is left in anybody's hands.
+  # Returns without a reference to the object.
   defp load_and_drop(path) do
     assert {:ok, %{"w" => tensor}} = ExTorch.load(path)
     assert tensor.shape == {2 * @mib}
     :ok
   end
 
-  test "the pickle's checksum too", %{tmp_dir: dir} do
+  test "verify: true checks the pickle", %{tmp_dir: dir} do
     path = write(dir, 10)
     data = File.read!(path)
     {at, _} = :binary.match(data, "_rebuild_tensor_v2")
-    # another name of the same length changes what the file says
+    # a name of the same length changes the contents but not the size
     changed =
       binary_part(data, 0, at) <>
         "_rebuild_tensor_v9" <> binary_part(data, at + 18, byte_size(data) - at - 18)
@@ -400,7 +400,9 @@ defmodule ExTorch.CheckpointFileTest do
     assert {:error, %{reason: :corrupt}} = ExTorch.load(path, verify: true)
   end
 
-  test "a device that is not there is an error, and marks are kept on the way", %{tmp_dir: dir} do
+  test "a device that does not exist is an error, and requires_grad is kept on meta", %{
+    tmp_dir: dir
+  } do
     path = write(dir, 10)
 
     if ExTorch.Device.cuda_count() == 0 do
@@ -414,10 +416,10 @@ defmodule ExTorch.CheckpointFileTest do
     assert Tensor.requires_grad(p)
   end
 
-  test "a source that fails, lies or raises", %{tmp_dir: dir} do
+  test "a source that fails, raises or returns wrong sizes", %{tmp_dir: dir} do
     path = write(dir, 100)
 
-    defmodule Liar do
+    defmodule FaultySource do
       @behaviour ExTorch.Source
       defstruct [:path, :how]
       @impl true
@@ -439,16 +441,16 @@ defmodule ExTorch.CheckpointFileTest do
       def close(_), do: :ok
     end
 
-    assert {:error, %{reason: :io}} = ExTorch.load(struct(Liar, path: path, how: :size))
-    assert {:error, %{reason: :io}} = ExTorch.load(struct(Liar, path: path, how: :short))
+    assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :size))
+    assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :short))
 
     assert {:error, %{reason: :io, message: "gone"}} =
-             ExTorch.load(struct(Liar, path: path, how: :error))
+             ExTorch.load(struct(FaultySource, path: path, how: :error))
 
-    assert {:ok, _} = ExTorch.load(struct(Liar, path: path, how: :longer))
+    assert {:ok, _} = ExTorch.load(struct(FaultySource, path: path, how: :longer))
 
     assert_raise RuntimeError, "oops", fn ->
-      ExTorch.load(struct(Liar, path: path, how: :raise))
+      ExTorch.load(struct(FaultySource, path: path, how: :raise))
     end
   end
 end

@@ -1,11 +1,11 @@
 defmodule ExTorch.Checkpoint.FixturesTest do
-  # Every tensor of every fixture: its description and its bytes, through every way of reading.
+  # Every tensor of every fixture: its description and its bytes, with every function that reads.
   use ExTorch.Case
   alias ExTorch.{Checkpoint, DType}
   alias ExTorch.Python.{Complex, RawTensor}
   alias ExTorch.Test.{Fixtures, Python}
 
-  # torch 1.13 does not save the conj bit: its file holds other values than the tensor had.
+  # torch 1.13 does not save the conj bit: its file contains other values than the tensor.
   @fixtures Path.wildcard("test/fixtures/[12]*/*.{pt,stream,safetensors}")
             |> Enum.reject(&String.contains?(&1, ["script", "sparse", "1.13.0a0/conj"]))
 
@@ -16,7 +16,7 @@ defmodule ExTorch.Checkpoint.FixturesTest do
 
       for {source, opts} <- read_options(file) do
         {:ok, ckpt} = Checkpoint.open(source, opts)
-        # a source cannot give tensors of several storages
+        # tensors of several storages cannot be read from a source
         several = is_struct(source) and String.contains?(file, "quantized")
         loaded = unless several, do: ExTorch.load!(source, opts)
 
@@ -83,7 +83,7 @@ defmodule ExTorch.Checkpoint.FixturesTest do
 
   defp at(object, [key | path]), do: object |> Map.fetch!(key) |> at(path)
 
-  test "every other value of the nested fixture" do
+  test "the values of the nested fixture that are not tensors" do
     for version <- ~w(1.13.0a0 2.6.0 2.14.1), suffix <- ~w(pt proto4.pt) do
       {:ok, object} = ExTorch.load("test/fixtures/#{version}/nested.#{suffix}")
       assert object["epoch"] == 12
@@ -110,7 +110,7 @@ defmodule ExTorch.Checkpoint.FixturesTest do
 
   @tag :python
   @tag :tmp_dir
-  test "fresh random checkpoints of the installed torch", %{tmp_dir: dir} do
+  test "random checkpoints of the installed torch", %{tmp_dir: dir} do
     Python.run!(
       """
       import sys, torch, collections, random

@@ -1,5 +1,6 @@
 defmodule ExTorch.FormatsTest do
-  # Every format and kind of tensor beyond torch.save's zip: files of test/fixtures/more, against what torch said of them.
+  # Every format and kind of tensor beyond torch.save's zip: files of test/fixtures/more, compared with the descriptions
+  # that torch wrote.
   use ExTorch.Case
   alias ExTorch.Checkpoint
   alias ExTorch.Python.{Global, NumpyScalar, Object, TensorSubclass}
@@ -14,7 +15,7 @@ defmodule ExTorch.FormatsTest do
       entry = Checkpoint.entry!(ckpt, item["path"])
 
       Fixtures.assert_tensor(item, entry, Checkpoint.tensor!(ckpt, item["path"]))
-      # numpy gives an empty array other strides than torch.
+      # NumPy and torch use different strides for empty arrays.
       assert Tuple.to_list(entry.strides) == item["strides"] or 0 in item["shape"]
     end
 
@@ -38,7 +39,7 @@ defmodule ExTorch.FormatsTest do
         {"state4.pkl", :pickle},
         {"state5.pkl", :pickle}
       ] do
-    test "#{file} is read as torch reads it" do
+    test "#{file} is read like torch reads it" do
       expected = Fixtures.description("#{@more}/#{unquote(file)}")
 
       for source <- Fixtures.sources("#{@more}/#{unquote(file)}") do
@@ -63,7 +64,7 @@ defmodule ExTorch.FormatsTest do
     assert 9.0 in List.flatten(Tensor.to_list(object["whole"]))
   end
 
-  test "what numpy has and torch has not stays inert" do
+  test "NumPy arrays without a torch dtype become inert objects" do
     for file <- ~w(numpy.pt numpy0.pkl numpy4.pkl numpy5.pkl) do
       object = ExTorch.load!("#{@more}/#{file}")
       assert object["float"] == %NumpyScalar{dtype: :float64, value: 2.5}
@@ -76,7 +77,7 @@ defmodule ExTorch.FormatsTest do
     end
   end
 
-  test "several saves in one file, each by its offset" do
+  test "several checkpoints in one file, each at its offset" do
     file = "#{@more}/several.pt"
 
     for source <- Fixtures.sources(file) do
@@ -100,7 +101,7 @@ defmodule ExTorch.FormatsTest do
     assert reason(fn -> ExTorch.load(file, offset: -1) end) == :bad_argument
   end
 
-  test "streams and pickles one after the other" do
+  test "several streaming checkpoints and pickles in one file" do
     stream = File.read!("test/fixtures/2.14.1/tensor.stream")
     pickle = File.read!("#{@more}/state4.pkl")
     both = {:binary, stream <> pickle <> stream}
@@ -114,7 +115,7 @@ defmodule ExTorch.FormatsTest do
     assert Tensor.equal?(Checkpoint.tensor!(first, []), Checkpoint.tensor!(third, []))
   end
 
-  test "a whole nn.Module: its parameters and buffers by the names of a state dict" do
+  test "a pickled nn.Module: parameters and buffers have the names of the state dict" do
     for source <- Fixtures.sources("#{@more}/module.pt") do
       ckpt = Checkpoint.open!(source)
       # named_parameters are dotted names already
@@ -131,7 +132,7 @@ defmodule ExTorch.FormatsTest do
     end
   end
 
-  test "tensors with attributes and classes of their own" do
+  test "tensor subclasses and tensors with attributes" do
     file = "#{@more}/attributes.pt"
     ckpt = Checkpoint.open!(file)
     assert Checkpoint.keys(ckpt) == ["tensor", "parameter", "marked", "marked.extra"]
@@ -188,7 +189,7 @@ defmodule ExTorch.FormatsTest do
   end
 
   describe "archives of TorchScript and C++" do
-    test "as data, by dotted name" do
+    test "tensors have dotted names" do
       for version <- ~w(1.13.0a0 2.6.0 2.14.1) do
         ckpt = Checkpoint.open!("test/fixtures/#{version}/script.pt")
         expected = Fixtures.description("test/fixtures/#{version}/script.pt")
@@ -209,14 +210,14 @@ defmodule ExTorch.FormatsTest do
       end
     end
 
-    test "constants, by the names the code knows them by" do
+    test "constants have the names that the code uses" do
       ckpt = Checkpoint.open!("#{@more}/constant.pt")
       assert Checkpoint.keys(ckpt) == ["weight", "CONSTANTS.c0"]
       assert Tensor.to_list(Checkpoint.tensor!(ckpt, "CONSTANTS.c0")) == [1.5, 2.5]
       assert %Object{state: %{"weight" => %Tensor{}}} = ExTorch.load!("#{@more}/constant.pt")
     end
 
-    test "what torch::save writes" do
+    test "files of torch::save" do
       assert Tensor.to_list(ExTorch.load!("#{@more}/cpp_tensor.pt").state["0"]) == [
                [0.0, 1.0, 2.0],
                [3.0, 4.0, 5.0]
@@ -233,7 +234,7 @@ defmodule ExTorch.FormatsTest do
     end
   end
 
-  test "a gzip of any of them" do
+  test "a gzip file of each format" do
     for {name, plain} <- [
           {"state_dict.pt", "state_dict.pt"},
           {"state_dict.legacy.pt", "state_dict.legacy.pt"},
@@ -262,7 +263,7 @@ defmodule ExTorch.FormatsTest do
     end
   end
 
-  test "several members of a gzip are one file" do
+  test "several gzip members are decompressed as one file" do
     whole = File.read!("test/fixtures/2.14.1/many.pt")
     {a, b} = String.split_at(whole |> Base.encode16(), 2000)
     gzip = :zlib.gzip(Base.decode16!(a)) <> :zlib.gzip(Base.decode16!(b))
@@ -284,7 +285,7 @@ defmodule ExTorch.FormatsTest do
     assert Checkpoint.has_storage?(ckpt, "int64")
   end
 
-  test "safetensors: types below a byte are packed" do
+  test "safetensors: dtypes smaller than a byte are packed" do
     header = fn dtype, shape, size ->
       json = ~s({"t":{"dtype":"#{dtype}","shape":#{inspect(shape)},"data_offsets":[0,#{size}]}})
       <<byte_size(json)::little-64, json::binary>> <> :binary.copy(<<7>>, size)
@@ -300,7 +301,7 @@ defmodule ExTorch.FormatsTest do
              ExTorch.load!({:binary, header.("F6_E3M2", [2, 2], 3)})["t"]
   end
 
-  test "storages by their keys in every format" do
+  test "storages are read by their keys in every format" do
     for {file, key} <- [{"legacy_views.pt", "a"}, {"tar.pt", "2"}, {"numpy.pt", "inline/0"}] do
       for source <- Fixtures.sources("#{@more}/#{file}") do
         ckpt = Checkpoint.open!(source)
@@ -327,7 +328,7 @@ defmodule ExTorch.FormatsTest do
     end
   end
 
-  test "producers" do
+  test "the producer in the metadata" do
     for {file, producer} <- [
           {"2.14.1/many.pt", "torch.save 2.7 or newer"},
           {"2.6.0/many.pt", "torch.save 2.1 to 2.6"},

@@ -3,7 +3,7 @@ defmodule ExTorch.Checkpoint.SparseTest do
   alias ExTorch.Checkpoint
   alias ExTorch.Test.{Pickle, Zip}
 
-  test "sparse tensors, whole and checked" do
+  test "valid sparse tensors" do
     for version <- ~w(1.13.0a0 2.6.0 2.14.1),
         suffix <- ~w(pt legacy.pt),
         opts <- [[], [mmap: true], [verify: true]] do
@@ -25,7 +25,7 @@ defmodule ExTorch.Checkpoint.SparseTest do
     end
   end
 
-  test "sparse tensors whose indices leave the shape are refused" do
+  test "sparse tensors with indices outside the shape are refused" do
     indices =
       Pickle.tensor(
         key: Pickle.text("0"),

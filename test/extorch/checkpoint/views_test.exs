@@ -3,7 +3,7 @@ defmodule ExTorch.Checkpoint.ViewsTest do
   alias ExTorch.Checkpoint
   alias ExTorch.Test.{Pickle, Zip}
 
-  test "views share their storage again, and only then" do
+  test "only views of the same storage share memory" do
     {:ok, object} = ExTorch.load("test/fixtures/2.14.1/views.pt")
     ptr = fn name -> Blob.to_blob(object[name]).ptr end
     assert ptr.("matrix") == ptr.("base")
@@ -17,7 +17,7 @@ defmodule ExTorch.Checkpoint.ViewsTest do
   end
 
   @tag :tmp_dir
-  test "rows are gathered where the span is much larger", %{tmp_dir: dir} do
+  test "only the rows of a view are read if its span is much larger", %{tmp_dir: dir} do
     rows = 2000
     data = for i <- 0..(rows * 100 - 1), into: <<>>, do: <<i::little-signed-32>>
 

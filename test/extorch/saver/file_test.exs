@@ -1,5 +1,5 @@
 defmodule ExTorch.SaveFileTest do
-  # A file appears whole or not at all, whatever happens while it is written.
+  # A save replaces the file completely or not at all.
   use ExTorch.Case
   alias ExTorch.Checkpoint
   alias ExTorch.Test.VM
@@ -10,7 +10,7 @@ defmodule ExTorch.SaveFileTest do
 
   defp mode(path), do: Bitwise.band(File.stat!(path).mode, 0o7777)
 
-  test "places that cannot be written say why", %{tmp_dir: dir, path: path} do
+  test "a path that cannot be written returns the reason", %{tmp_dir: dir, path: path} do
     assert {:error, %Error{reason: :not_found, message: message}} =
              ExTorch.save(1, Path.join(dir, "no/such/x.pt"))
 
@@ -27,7 +27,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.ls!(dir) == ["model.pt"]
   end
 
-  test "permissions follow the umask, or the file that is replaced", %{tmp_dir: dir, path: path} do
+  test "permissions are those of the umask or of the replaced file", %{tmp_dir: dir, path: path} do
     umask = System.cmd("sh", ["-c", "umask"]) |> elem(0) |> String.trim() |> String.to_integer(8)
     :ok = ExTorch.save(1, path)
     assert mode(path) == Bitwise.band(0o666, Bitwise.bnot(umask))
@@ -38,7 +38,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.ls!(dir) == ["model.pt"]
   end
 
-  test "links are followed, also those that point to nothing yet", %{tmp_dir: dir, path: path} do
+  test "symbolic links are followed, also dangling ones", %{tmp_dir: dir, path: path} do
     File.mkdir_p!(Path.join(dir, "deep"))
     link = Path.join(dir, "link.pt")
     File.ln_s!("deep/target.pt", link)
@@ -53,7 +53,7 @@ defmodule ExTorch.SaveFileTest do
     assert {:error, %Error{reason: :io}} = ExTorch.save(1, loop)
   end
 
-  test "a file that is open or mapped keeps its old content", %{path: path} do
+  test "an open or mapped file keeps its old contents", %{path: path} do
     :ok = ExTorch.save(%{"a" => ExTorch.tensor([1.0, 2.0])}, path)
     ckpt = Checkpoint.open!(path, mmap: true)
     old = Checkpoint.tensor!(ckpt, "a")
@@ -62,10 +62,11 @@ defmodule ExTorch.SaveFileTest do
     assert Tensor.to_list(ExTorch.load!(path)["a"]) == [3.0]
   end
 
-  test "a mapped file that is truncated under a save is an error, and the old file stays", %{
-    tmp_dir: dir,
-    path: path
-  } do
+  test "a mapped file that is truncated during a save is an error, and the target is unchanged",
+       %{
+         tmp_dir: dir,
+         path: path
+       } do
     source = Path.join(dir, "source.pt")
     :ok = ExTorch.save(ExTorch.ones({1_000_000}), source)
     :ok = ExTorch.save("old", path)
@@ -78,7 +79,7 @@ defmodule ExTorch.SaveFileTest do
     assert Enum.sort(File.ls!(dir)) == ["model.pt", "source.pt"]
   end
 
-  test "what a dead save left is swept, what a live one writes is not", %{
+  test "temporary files of dead processes are removed, those of running saves are not", %{
     tmp_dir: dir,
     path: path
   } do
@@ -91,7 +92,7 @@ defmodule ExTorch.SaveFileTest do
     assert File.exists?(other)
   end
 
-  test "a killed process leaves nothing", %{tmp_dir: dir, path: path} do
+  test "a killed process leaves no file", %{tmp_dir: dir, path: path} do
     :ok = ExTorch.save("old", path)
     tensor = ExTorch.zeros({500 * 1024 * 1024}, dtype: :uint8)
     me = self()
@@ -109,12 +110,15 @@ defmodule ExTorch.SaveFileTest do
     assert_receive {:DOWN, ^ref, _, _, :killed}, 5000
     Memory.collect()
     assert File.ls!(dir) == ["model.pt"]
-    # it may have come to its end before the kill
+    # the save may have finished before the kill
     assert ExTorch.load!(path) == "old" or done > 400 * 1024 * 1024
     Tensor.release(tensor)
   end
 
-  test "many saves of one file at once: one of them wins whole", %{tmp_dir: dir, path: path} do
+  test "concurrent saves of one file: the result is one complete file", %{
+    tmp_dir: dir,
+    path: path
+  } do
     1..20
     |> Task.async_stream(
       fn i -> :ok = ExTorch.save(ExTorch.full({100_000}, i * 1.0), path, fsync: false) end,
@@ -162,7 +166,7 @@ defmodule ExTorch.SaveFileTest do
         end
 
       _ ->
-        # no right to mount: a limit on the file's size would end the VM, so this is for root only
+        # mounting is not permitted, and a limit of the file size would end the VM
         assert ExTorch.save(1, path) == :ok
     end
   end
@@ -170,7 +174,7 @@ defmodule ExTorch.SaveFileTest do
   if System.find_executable("strace") do
     @tag :no_asan
     @tag timeout: 300_000
-    test "a disk that fails in the middle", %{tmp_dir: dir, path: path} do
+    test "a disk that fails during the save", %{tmp_dir: dir, path: path} do
       :ok = ExTorch.save("old", path)
 
       for {fault, words} <- [
@@ -197,7 +201,7 @@ defmodule ExTorch.SaveFileTest do
 
   @tag :no_asan
   @tag timeout: 600_000
-  test "kill -9 in the middle: the old file always loads", %{tmp_dir: dir, path: path} do
+  test "kill -9 during a save: the old file can always be loaded", %{tmp_dir: dir, path: path} do
     :ok = ExTorch.save(ExTorch.full({3_000_000}, 0.0), path)
 
     script = """
@@ -207,7 +211,7 @@ defmodule ExTorch.SaveFileTest do
     Stream.repeatedly(fn -> :ok = ExTorch.save(tensor, path, fsync: false) end) |> Stream.run()
     """
 
-    # a hundred and more by EXTORCH_KILLS
+    # EXTORCH_KILLS sets a larger number of rounds
     rounds = String.to_integer(System.get_env("EXTORCH_KILLS") || "20")
 
     for round <- 1..rounds do
@@ -227,7 +231,7 @@ defmodule ExTorch.SaveFileTest do
       assert %Tensor{shape: {3_000_000}} = ExTorch.load!(path, verify: true), "round #{round}"
     end
 
-    # what a kill between two steps left is gone after the next save
+    # the next save removes the temporary file of a killed one
     :ok = ExTorch.save(1, path)
     assert File.ls!(dir) == ["model.pt"]
   end

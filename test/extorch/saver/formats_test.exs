@@ -1,5 +1,5 @@
 defmodule ExTorch.Saver.FormatsTest do
-  # The files themselves, and what the formats can hold.
+  # The layout of the files, and the terms that each format can represent.
   use ExTorch.Case
   alias ExTorch.{Checkpoint, DType}
   alias ExTorch.Test.Python, as: Torch
@@ -8,7 +8,7 @@ defmodule ExTorch.Saver.FormatsTest do
 
   @moduletag :tmp_dir
 
-  test "the same records in the same order with the same alignment as torch's", %{tmp_dir: dir} do
+  test "records have the same order and alignment as those of torch", %{tmp_dir: dir} do
     for name <- ~w(state_dict many tensor nested list) do
       file = "test/fixtures/2.14.1/#{name}.pt"
       path = Path.join(dir, "#{name}.pt")
@@ -26,7 +26,7 @@ defmodule ExTorch.Saver.FormatsTest do
     end
   end
 
-  test "no tensors at all, and empty records", %{tmp_dir: dir} do
+  test "terms without tensors, and empty records", %{tmp_dir: dir} do
     path = Path.join(dir, "x.pt")
     :ok = ExTorch.save(%{}, path)
     assert ExTorch.load!(path) == %{}
@@ -38,7 +38,7 @@ defmodule ExTorch.Saver.FormatsTest do
     assert ExTorch.load!(path).shape == {0}
   end
 
-  test "a long pickle, with and without tensors, to a file and as a stream", %{tmp_dir: dir} do
+  test "a long pickle, with and without tensors, as a file and as a stream", %{tmp_dir: dir} do
     words = Enum.map(1..30_000, &"word #{&1}")
     tensors = %{"large" => ExTorch.full({300_000}, 1.5), "small" => ExTorch.full({3}, 2.5)}
 
@@ -51,7 +51,7 @@ defmodule ExTorch.Saver.FormatsTest do
       for bytes <- [
             file | Enum.map([1000, 70_000, 10_000_000], &saved(term, format: format, chunk: &1))
           ] do
-        # a zip's root folder is the file's name
+        # the root directory of a zip file is the name of the file
         if format != :zip, do: assert(bytes == file)
         assert plain(ExTorch.load!({:binary, bytes})) == plain(term)
       end
@@ -66,7 +66,7 @@ defmodule ExTorch.Saver.FormatsTest do
   end
 
   describe "safetensors" do
-    test "aligned, with metadata, read by us and by Python", %{tmp_dir: dir} do
+    test "files are aligned, have metadata, and are read by ExTorch and Python", %{tmp_dir: dir} do
       path = Path.join(dir, "x.safetensors")
 
       term =
@@ -113,7 +113,7 @@ defmodule ExTorch.Saver.FormatsTest do
       print("read")
       """
 
-      # older packages do not know all of them
+      # older versions of the package do not support all of them
       known =
         for {name, t} <- term,
             t.dtype in [:float32, :float16, :bfloat16, :int64, :int8, :bool],
@@ -124,7 +124,7 @@ defmodule ExTorch.Saver.FormatsTest do
       if Torch.torch(), do: assert(Torch.run!(script, [path]) =~ ~r/read|none/)
     end
 
-    test "what it cannot hold", %{tmp_dir: dir} do
+    test "terms that the format cannot represent", %{tmp_dir: dir} do
       path = Path.join(dir, "x.safetensors")
       tensor = ExTorch.tensor([1.0, 2.0])
 

@@ -1,13 +1,13 @@
 defmodule ExTorch.SaveCppTest do
-  # LibTorch's reader in C++ (test/support/pickle_load.cpp, built by `make pickle_load`) loads what we write.
+  # LibTorch's reader in C++ (test/support/pickle_load.cpp, built by `make pickle_load`) loads the files of ExTorch.save/3.
   use ExTorch.Case
   @moduletag :no_asan
   @moduletag :tmp_dir
 
-  # What C++ says about the checkpoint, by name.
+  # The description of the checkpoint that the C++ program prints, by name.
   defp seen_by_cpp(term, dir, opts \\ []) do
     program = Path.expand("build/pickle_load")
-    File.exists?(program) || flunk("there is no #{program}: make pickle_load builds it")
+    File.exists?(program) || flunk("#{program} does not exist; build it with make pickle_load")
     path = Path.join(dir, "model.pt")
     :ok = ExTorch.save(term, path, opts)
     {text, status} = System.cmd(program, [path], stderr_to_stdout: true)
@@ -54,7 +54,7 @@ defmodule ExTorch.SaveCppTest do
              seen_by_cpp(%{"row" => Tensor.slice(matrix, [1])}, dir, compact: true)
   end
 
-  test "numbers, text and what they stand in, in their order", %{tmp_dir: dir} do
+  test "numbers, strings and containers, in their order", %{tmp_dir: dir} do
     pairs = [
       {"n", 3},
       {"x", 2.5},

@@ -27,7 +27,7 @@ defmodule ExTorch.Saver.RoundTripTest do
   defp same?(a, b), do: plain(a, strides: false) == plain(b, strides: false)
 
   if Python.torch() do
-    test "Python's torch reads every fixture that we loaded and saved", %{tmp_dir: dir} do
+    test "Python's torch reads every fixture after load and save", %{tmp_dir: dir} do
       safe = Fixtures.weights_only()
 
       pairs =
@@ -37,12 +37,12 @@ defmodule ExTorch.Saver.RoundTripTest do
           :ok =
             ExTorch.save(ExTorch.load!(file, ordered: true), path, format: format, fsync: false)
 
-          # what weights_only reads, it reads again; 1.13's knows less
+          # files that weights_only accepts are accepted after a round trip; torch 1.13 supports fewer types
           safe? =
             safe[String.replace_prefix(file, "test/fixtures/", "")] == true and
               not String.starts_with?(Python.torch_version(), "1.")
 
-          # torch reads no untyped storages in a legacy file, and looks at a nested tensor's sizes before it has them
+          # torch cannot read untyped storages in legacy files, and uses the sizes of a nested tensor before it has read them
           {file, path, safe? and format == :zip, format}
         end
 
@@ -56,7 +56,7 @@ defmodule ExTorch.Saver.RoundTripTest do
     end
   end
 
-  # What the Python at hand can load: dtypes and classes of its own version, and what is no class of a test script.
+  # Fixtures that the installed torch can load: it has their dtypes and classes, and none is defined in a test script.
   defp readable?(file) do
     newer? = String.contains?(file, "2.14.1") or String.contains?(file, "2.6.0")
     old_torch? = String.starts_with?(Python.torch_version(), "1.")

@@ -12,7 +12,7 @@ defmodule ExTorch.Store.AdapterTest do
   defp ones(shape, opts), do: ExTorch.ones(shape, opts)
   defp list(tensor), do: Tensor.to_list(tensor)
 
-  test "casts, halves and functions", %{path: path} do
+  test "Cast, Half and functions", %{path: path} do
     :ok =
       ExTorch.save(
         %{"w" => ones({2}, dtype: :float64), "norm.w" => ones({2}, dtype: :float64)},
@@ -34,7 +34,7 @@ defmodule ExTorch.Store.AdapterTest do
     :ok = Store.collect_from(PyTorch.new(path, overwrite: true, adapters: [Adapter.Half]), module)
     assert %{"w" => %{dtype: :float16}, "norm.w" => %{dtype: :float32}} = ExTorch.load!(path)
 
-    # a function that looks at values is checked when they are there
+    # the result of a function that needs values is checked after reading
     peek = fn _entry, tensor, _target ->
       if Enum.sum(list(tensor)) >= 0, do: ExTorch.Tensor.to(tensor, dtype: :float32), else: tensor
     end
@@ -43,7 +43,7 @@ defmodule ExTorch.Store.AdapterTest do
   end
 
   if Torch.torch() do
-    test "a PyTorch model in Axon's shape computes what PyTorch computes", %{tmp_dir: dir} do
+    test "a PyTorch model in the layout of Axon computes the same values", %{tmp_dir: dir} do
       path = Path.join(dir, "net.pt")
 
       script = """

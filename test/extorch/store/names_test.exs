@@ -11,7 +11,7 @@ defmodule ExTorch.Store.NamesTest do
   defp zeros(shape, opts \\ []), do: ExTorch.zeros(shape, opts)
   defp ones(shape, opts \\ []), do: ExTorch.ones(shape, opts)
 
-  test "filters: names, regular expressions, functions, several", %{path: path} do
+  test "filters: names, regular expressions, functions, and lists of them", %{path: path} do
     names = ~w(enc.0.w enc.1.w dec.w dec.b)
     :ok = ExTorch.save(Map.new(names, &{&1, ones({1})}), path)
     module = Map.new(names, &{&1, zeros({1})})
@@ -98,7 +98,7 @@ defmodule ExTorch.Store.NamesTest do
     assert message =~ "encoder.w" or message =~ "encoder.b"
   end
 
-  test "top-level keys, given and found", %{path: path} do
+  test "top-level keys, given and detected", %{path: path} do
     state = %{"w" => ones({1}), "b" => ones({1})}
 
     :ok =
@@ -139,7 +139,7 @@ defmodule ExTorch.Store.NamesTest do
     :ok = Store.collect_from(flat, module)
     assert Checkpoint.keys(Checkpoint.open!(path)) == ["a.b.b", "a.b.w"]
     assert {:ok, %{missing: []}} = Store.apply_to(flat, module)
-    # a file without a top-level key is found as it is
+    # a file without a top-level key needs no prefix
     :ok = ExTorch.save(state, path)
     assert {:ok, %{missing: []}} = Store.apply_to(PyTorch.new(path, top_level_key: :auto), module)
   end

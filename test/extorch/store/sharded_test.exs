@@ -11,13 +11,15 @@ defmodule ExTorch.Store.ShardedTest do
   defp ones(shape, opts \\ []), do: ExTorch.ones(shape, opts)
   defp list(tensor), do: Tensor.to_list(tensor)
 
-  test "written and read, as safetensors and as zip", %{tmp_dir: dir} do
+  test "shards are written and read as safetensors and as zip", %{tmp_dir: dir} do
     for name <- ["model.safetensors.index.json", "pytorch_model.bin.index.json"] do
       index = Path.join([dir, name])
       module = Map.new(1..5, &{"w#{&1}", ExTorch.full({100}, &1 * 1.0)})
       store = Sharded.new(index, max_shard_size: 900)
       assert :ok = Store.collect_from(store, module)
-      assert {:error, %{message: "the file exists" <> _}} = Store.collect_from(store, module)
+
+      assert {:error, %{message: "the file already exists" <> _}} =
+               Store.collect_from(store, module)
 
       shards =
         Enum.filter(
@@ -33,7 +35,7 @@ defmodule ExTorch.Store.ShardedTest do
       assert Enum.sort(keys) == Map.keys(module)
       assert {:ok, %{shape: {100}}} = Store.entry(store, "w5")
       assert {:ok, %Tensor{}} = Store.tensor(store, "w5")
-      # fewer shards: those of before are gone
+      # fewer shards: the old ones are removed
       assert :ok =
                Store.collect_from(
                  Sharded.new(index, overwrite: true, max_shard_size: "1MB"),
@@ -44,7 +46,7 @@ defmodule ExTorch.Store.ShardedTest do
     end
   end
 
-  test "ExTorch.load takes an index, or its folder, as one checkpoint", %{tmp_dir: dir} do
+  test "ExTorch.load loads an index, or its directory, as one checkpoint", %{tmp_dir: dir} do
     index = Path.join(dir, "model.safetensors.index.json")
 
     :ok =
@@ -64,7 +66,7 @@ defmodule ExTorch.Store.ShardedTest do
     assert {:error, %{reason: :not_found}} = ExTorch.load(dir)
   end
 
-  test "only shards are removed, and a failed save leaves the old ones", %{tmp_dir: dir} do
+  test "only old shards are removed, and a failed save keeps them", %{tmp_dir: dir} do
     index = Path.join(dir, "model.safetensors.index.json")
     config = Path.join(dir, "config.json")
     File.write!(config, "precious")
@@ -87,7 +89,7 @@ defmodule ExTorch.Store.ShardedTest do
              Enum.sort(for name <- File.ls!(dir), do: {name, File.read!(Path.join(dir, name))})
   end
 
-  test "a folder is its index; tied weights may be in one shard", %{tmp_dir: dir} do
+  test "the path may be a directory that contains an index", %{tmp_dir: dir} do
     index = Path.join(dir, "model.safetensors.index.json")
     :ok = Store.collect_from(Sharded.new(index), %{"a" => ones({1})})
     assert {:ok, ["a"]} = Store.keys(Sharded.new(dir))
@@ -101,7 +103,7 @@ defmodule ExTorch.Store.ShardedTest do
     assert message =~ "index"
   end
 
-  test "what is wrong with an index", %{tmp_dir: dir} do
+  test "invalid indexes", %{tmp_dir: dir} do
     index = Path.join(dir, "m.safetensors.index.json")
     :ok = ExTorch.save(%{"a" => ones({1}), "b" => ones({1})}, Path.join(dir, "one.safetensors"))
     :ok = ExTorch.save(%{"b" => ones({1})}, Path.join(dir, "two.safetensors"))

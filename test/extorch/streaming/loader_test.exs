@@ -20,7 +20,7 @@ defmodule ExTorch.Streaming.LoaderTest do
              Enum.into(["<html>", String.duplicate(" ", 2000)], Streaming.loader())
   end
 
-  test "bad options" do
+  test "invalid options" do
     assert reason(fn -> Streaming.loader(limits: [spool_bytes: 2 ** 70]) end) == :bad_argument
     assert reason(fn -> Streaming.loader(mmap: true) end) == :bad_argument
     assert reason(fn -> Streaming.loader(offset: 1) end) == :bad_argument
@@ -57,7 +57,7 @@ defmodule ExTorch.Streaming.LoaderTest do
     end
   end
 
-  test "tensors/2 holds one at a time" do
+  test "tensors/2 keeps only one tensor in memory" do
     tensors = for i <- 1..50, into: %{}, do: {"t#{i}", ExTorch.op("full", [[100_000], i * 1.0])}
     chunks = tensors |> Streaming.save(chunk: 65_536) |> Enum.map(&IO.iodata_to_binary/1)
     before = Memory.live().bytes
@@ -77,11 +77,11 @@ defmodule ExTorch.Streaming.LoaderTest do
              :truncated
 
     assert chunks |> Streaming.tensors(only: ~r/7$/) |> Enum.count() == 5
-    # a consumer that stops leaves nothing
+    # a consumer that stops early leaks nothing
     assert chunks |> Streaming.tensors() |> Enum.take(1) |> length() == 1
   end
 
-  test "views of one storage share it again" do
+  test "views of one storage share memory" do
     {:ok, term, ""} =
       Streaming.load(chunks(File.read!("test/fixtures/2.14.1/views.stream"), [50]))
 
@@ -94,7 +94,7 @@ defmodule ExTorch.Streaming.LoaderTest do
     assert Tensor.to_list(term["turned"]) == [[9.0, 9.0], [9.0, 9.0]]
   end
 
-  test "an old loader is stale, and one that another process feeds is busy" do
+  test "an old state of a loader is stale, and a loader that another process feeds is busy" do
     bytes = saved(state())
     [a, b] = [binary_part(bytes, 0, 100), binary_part(bytes, 100, byte_size(bytes) - 100)]
     old = Streaming.loader()
@@ -124,7 +124,7 @@ defmodule ExTorch.Streaming.LoaderTest do
     assert {:error, %Error{reason: :stale}} = Streaming.feed(loader, bytes)
   end
 
-  test "a feeder that is killed or raises leaves a stale loader and nothing else" do
+  test "a process that is killed or raises while feeding leaves a stale loader and no memory" do
     bytes = saved(state())
 
     in_task(fn ->
@@ -150,7 +150,7 @@ defmodule ExTorch.Streaming.LoaderTest do
     end)
   end
 
-  test "1,000 streams at once" do
+  test "1,000 concurrent streams" do
     bytes = saved(state(), format: :zip)
     expected = plain(ExTorch.load!({:binary, bytes}))
 
@@ -166,7 +166,7 @@ defmodule ExTorch.Streaming.LoaderTest do
     |> Enum.each(fn {:ok, same} -> assert same end)
   end
 
-  test "100 stalled streams hold no thread" do
+  test "100 stalled streams block no thread" do
     bytes = saved(state(), format: :zip)
 
     loaders =

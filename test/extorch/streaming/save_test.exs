@@ -5,7 +5,7 @@ defmodule ExTorch.Streaming.SaveTest do
 
   import ExTorch.Test.Terms, only: [state: 0]
 
-  test "what changes between two chunks is saved as it is then" do
+  test "a tensor that changes between two chunks is saved with its new values" do
     for chunk <- [1_000_000, 1024 * 1024] do
       changed = changing(ExTorch.zeros({4 * 1024 * 1024}), chunk)
       assert {:ok, %{"t" => _}} = ExTorch.load({:binary, changed}, verify: true)
@@ -35,7 +35,7 @@ defmodule ExTorch.Streaming.SaveTest do
     end
   end
 
-  test "tensors' bytes are the tensors' memory" do
+  test "the chunks share the memory of the tensors" do
     tensor = ExTorch.op("full", [[1_000_000], 2.0])
     before = Memory.live().bytes
     chunks = %{t: tensor} |> Streaming.save() |> Enum.to_list()
@@ -48,7 +48,7 @@ defmodule ExTorch.Streaming.SaveTest do
     assert Blob.to_blob(first).ptr == address
   end
 
-  test "views, dtypes and devices that have to be brought into order" do
+  test "views, dtypes and devices that need a copy" do
     base = ExTorch.rand({400, 300})
 
     term = %{
@@ -73,7 +73,7 @@ defmodule ExTorch.Streaming.SaveTest do
     end
   end
 
-  test "every enumeration begins anew, and one that stops leaves nothing" do
+  test "every enumeration starts from the beginning, and one that stops early leaks nothing" do
     saved = Streaming.save(state(), chunk: 10_000)
     assert Enum.count(saved) > 8
     assert saved |> Enum.take(2) |> length() == 2
@@ -81,7 +81,7 @@ defmodule ExTorch.Streaming.SaveTest do
     assert {:ok, _, ""} = Streaming.load(saved)
   end
 
-  test "what cannot be saved is raised, with its place" do
+  test "a term that cannot be saved raises an error with its path" do
     error = assert_raise Error, fn -> Enum.to_list(Streaming.save(%{a: [self()]})) end
     assert error.message =~ "a"
 
@@ -95,7 +95,7 @@ defmodule ExTorch.Streaming.SaveTest do
 
   @tag :python
   @tag :tmp_dir
-  test "torch reads what is streamed as a zip", %{tmp_dir: dir} do
+  test "torch reads a streamed zip file", %{tmp_dir: dir} do
     path = Path.join(dir, "streamed.pt")
 
     term = %{

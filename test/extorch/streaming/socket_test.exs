@@ -28,7 +28,7 @@ defmodule ExTorch.StreamingSocketTest do
     {a, b}
   end
 
-  # Certificates that are made on the spot.
+  # Certificates generated for the test.
   defp ssl_pair do
     {:ok, _} = Application.ensure_all_started(:ssl)
     options = [key: {:namedCurve, :secp256r1}, digest: :sha256]
@@ -89,7 +89,7 @@ defmodule ExTorch.StreamingSocketTest do
   def socket_of, do: socket_pair()
   def ssl_of, do: ssl_pair()
 
-  test "what follows comes back, and goes in again" do
+  test "the bytes after a message are returned and accepted as :buffer" do
     {a, b} = tcp_pair()
     bytes = Enum.to_list(Streaming.save(%{n: 1})) ++ Enum.to_list(Streaming.save(%{n: 2}))
     :ok = :gen_tcp.send(a, [bytes, "tail"])
@@ -104,7 +104,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert rest == "tail"
   end
 
-  test "the raising twins" do
+  test "send! and recv!" do
     {a, b} = tcp_pair()
     assert Streaming.send!(%{"n" => 1}, a) == :ok
     assert Streaming.recv!(b) == {%{"n" => 1}, ""}
@@ -115,7 +115,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert reason(fn -> Streaming.load!([]) end) == :truncated
   end
 
-  test "the peer closes: before a message, and at every place in it" do
+  test "the peer closes the connection before or within a message" do
     {a, b} = tcp_pair()
     :gen_tcp.close(a)
     assert {:error, %Error{reason: :closed}} = Streaming.recv(b)
@@ -127,12 +127,12 @@ defmodule ExTorch.StreamingSocketTest do
       :ok = :gen_tcp.send(a, binary_part(bytes, 0, size))
       :gen_tcp.close(a)
       assert {:error, %Error{reason: :truncated, message: message}} = Streaming.recv(b)
-      # pieces of which a part was missing are not counted
-      [_, came] = Regex.run(~r/after (\d+) bytes/, message)
-      assert String.to_integer(came) in max(size - 262_144, 1)..size
+      # incomplete pieces are not counted
+      [_, received] = Regex.run(~r/after (\d+) bytes/, message)
+      assert String.to_integer(received) in max(size - 262_144, 1)..size
     end
 
-    # one that does not read, and goes
+    # a peer that closes without reading
     {a, b} = tcp_pair()
     spawn(fn -> Process.sleep(50) && :gen_tcp.close(b) end)
     :gen_tcp.controlling_process(b, self())
@@ -141,7 +141,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert reason in [:truncated, :io]
   end
 
-  test "a silent peer is a timeout on both sides" do
+  test "a peer that does not send or receive causes a timeout" do
     for {a, b} <- [tcp_pair(), socket_pair()] do
       assert {:error, %Error{reason: :timeout}} = Streaming.recv(b, timeout: 50)
       large = %{t: ExTorch.op("zeros", [[20_000_000]])}
@@ -149,7 +149,7 @@ defmodule ExTorch.StreamingSocketTest do
     end
   end
 
-  test "the option for the timeout is put back" do
+  test "the send_timeout of the socket is restored" do
     {a, b} = tcp_pair()
     task = Task.async(fn -> Streaming.recv(b) end)
     :ok = Streaming.send(%{n: 1}, a, timeout: 5000)
@@ -157,7 +157,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert {:ok, _, ""} = Task.await(task)
   end
 
-  test "slow peers, on both sides" do
+  test "slow senders and receivers" do
     {a, b} = tcp_pair(@options ++ [sndbuf: 4096, recbuf: 4096])
     bytes = saved(state())
 
@@ -188,7 +188,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert {:ok, _, _} = Task.await(reader, 60_000)
   end
 
-  test "an active socket, a socket in list mode, and what is no socket" do
+  test "active sockets, sockets in list mode, and terms that are not sockets" do
     {_a, b} = tcp_pair([:binary, active: true])
     assert {:error, %Error{reason: :io, message: message}} = Streaming.recv(b)
     assert message =~ "passive"
@@ -200,7 +200,7 @@ defmodule ExTorch.StreamingSocketTest do
     assert reason(fn -> Streaming.recv(b, chunk: 0) end) == :bad_argument
   end
 
-  test "an error while saving is an error of send" do
+  test "an error while saving is returned by send" do
     {a, _b} = tcp_pair()
     assert {:error, %Error{reason: :bad_argument}} = Streaming.send(%{a: self()}, a)
   end
@@ -208,7 +208,7 @@ defmodule ExTorch.StreamingSocketTest do
   # ---- Python ----
 
   @tag :python
-  test "an ordinary torch.save through a socket, without a file" do
+  test "a checkpoint of torch.save through a socket, without a file" do
     {:ok, listen} = :gen_tcp.listen(0, @options)
     {:ok, port} = :inet.port(listen)
 
@@ -234,7 +234,7 @@ defmodule ExTorch.StreamingSocketTest do
     Task.await(task, 60_000)
   end
 
-  # torch.distributed's own, where the torch at hand has it.
+  # Uses the functions of torch.distributed, if the installed torch has them.
   @relay """
   import socket, sys, torch
   from torch.distributed._serialization import _streaming_load, _streaming_save

@@ -1,5 +1,5 @@
 defmodule ExTorch.UploadsTest do
-  # Uploads: the writer for LiveView and the body of a Plug, with stand-ins for both.
+  # Uploads: the writer for LiveView and the body of a Plug, with stubs for both.
   use ExTorch.Case
   alias ExTorch.Streaming.{Body, UploadWriter}
 
@@ -18,7 +18,7 @@ defmodule ExTorch.UploadsTest do
 
   defp model, do: %{"w" => ExTorch.tensor([[1.0, 2.0]]), "b" => ExTorch.tensor([3])}
 
-  test "an upload becomes tensors, some of them before it has ended" do
+  test "tensors of an upload are available before it ends" do
     test = self()
     {:ok, state} = UploadWriter.init(on_tensor: fn name, _ -> send(test, name) end)
     assert UploadWriter.meta(state) == %{}
@@ -35,7 +35,7 @@ defmodule ExTorch.UploadsTest do
     assert Tensor.to_list(term["w"]) == [[1.0, 2.0]]
   end
 
-  test "an upload that is none, stops too early, or is cancelled" do
+  test "an upload that is not a checkpoint, ends early or is canceled" do
     assert {:error, %Error{reason: :bad_argument}} = UploadWriter.init(nonsense: 1)
     {:ok, state} = UploadWriter.init([])
     page = "<html>" <> String.duplicate(" ", 2000)
@@ -54,7 +54,7 @@ defmodule ExTorch.UploadsTest do
     assert {:error, %Error{reason: :truncated}} = UploadWriter.close(state, :done)
   end
 
-  test "the body of a request" do
+  test "the body of an HTTP request" do
     conn = %Conn{chunks: all(model()), test: self()}
     assert {:ok, term, %Conn{chunks: []}} = Body.load(conn)
     assert Tensor.to_list(term["b"]) == [3]
@@ -76,7 +76,7 @@ defmodule ExTorch.UploadsTest do
     assert {:error, %Error{reason: :corrupt}, _} = Body.load(%{conn | chunks: [page, "more"]})
   end
 
-  test "the guide's code runs" do
+  test "the code of the guide" do
     code =
       Regex.scan(
         ~r/(force_markdown":true} -->\n\n)?```elixir\n(.*?)```/s,

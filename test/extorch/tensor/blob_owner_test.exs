@@ -1,5 +1,5 @@
 defmodule ExTorch.OwnerTest do
-  # Who keeps memory alive, told by destructors: the example library's memory sends {:gone, id} when it is freed.
+  # What keeps memory alive: the memory of the example library sends {:freed, id} when it is freed.
   use ExTorch.Case
   alias ExTorch.Test.Example
 
@@ -8,7 +8,7 @@ defmodule ExTorch.OwnerTest do
     Blob.from_blob(%{ptr: ptr, shape: {8, 8}, dtype: :float32}, owner: resource)
   end
 
-  # What can be made of a tensor, each alone enough to keep its memory.
+  # Terms derived from a tensor. Each of them keeps the memory alive.
   defp kinds do
     [
       tensor: & &1,
@@ -61,12 +61,12 @@ defmodule ExTorch.OwnerTest do
         again: 0,
         kept: 0
       ] do
-    test "a #{name} alone keeps the owner" do
+    test "a #{name} alone keeps the owner alive" do
       name = unquote(name)
       make = kinds()[name]
       parent = self()
 
-      # only what is made leaves the process that made it
+      # only the derived term leaves the process
       pid =
         spawn_link(fn ->
           thing = make.(foreign(1, parent).tensor)
@@ -84,14 +84,14 @@ defmodule ExTorch.OwnerTest do
       assert_receive {:ready, true}, 5000
       send(pid, :go)
       assert_receive {:still, true}, 5000
-      assert_receive {:gone, 1}, 5000
+      assert_receive {:freed, 1}, 5000
     end
   end
 
-  test "1,000 random orders of dropping" do
+  test "references dropped in 1,000 random orders" do
     listener = self()
 
-    # in a process of its own: when it has ended, nothing can hold anything
+    # in a separate process: when it has ended, no references are left
     in_task(fn ->
       :rand.seed(:exsss, {1, 2, 3})
 
@@ -110,7 +110,7 @@ defmodule ExTorch.OwnerTest do
       :ok
     end)
 
-    for id <- 1..1000, do: assert_receive({:gone, ^id}, 5000)
+    for id <- 1..1000, do: assert_receive({:freed, ^id}, 5000)
   end
 
   defp drop_all([]), do: :ok
@@ -122,14 +122,14 @@ defmodule ExTorch.OwnerTest do
     drop_all(rest)
   end
 
-  # a tensor that is the released one says so; nothing ever shows freed memory
+  # the released tensor returns an error; no other term refers to freed memory
   defp released_or_alive?(thing) do
     alive?(thing)
   rescue
     error in Error -> error.reason == :released
   end
 
-  test "a killed process lets go" do
+  test "a killed process releases its references" do
     parent = self()
 
     pid =
@@ -143,10 +143,10 @@ defmodule ExTorch.OwnerTest do
 
     assert_receive :made
     Process.exit(pid, :kill)
-    assert_receive {:gone, 7}, 5000
+    assert_receive {:freed, 7}, 5000
   end
 
-  test "many processes over one memory" do
+  test "many processes share the memory" do
     view = foreign(9)
 
     results =
@@ -161,13 +161,13 @@ defmodule ExTorch.OwnerTest do
       |> Task.await_many(30_000)
 
     assert results == for(i <- 1..50, do: rem(i, 8) * 64.0 + 28.0)
-    refute_received {:gone, 9}
+    refute_received {:freed, 9}
     Tensor.release(view.tensor)
     assert view.owner
   end
 
   describe "include/extorch.h" do
-    test "another library takes memory with ownership" do
+    test "another library takes a reference to the memory" do
       t = ExTorch.tensor([[5, 6], [7, 8]], dtype: :uint8)
       {:ok, kept, false} = Example.take(Tensor.transpose(t))
       Tensor.release(t)
@@ -180,7 +180,7 @@ defmodule ExTorch.OwnerTest do
       assert {4, 16, [1], [1], 0} = Example.describe(bf)
     end
 
-    test "what has no plain memory is an error with words, what is no tensor a badarg" do
+    test "a tensor without plain memory is an error with a message, another term is a badarg" do
       assert {:error, message} = Example.take(ExTorch.zeros({1}, device: :meta))
       assert to_string(message) =~ "meta tensor"
       released = ExTorch.zeros({1})
@@ -208,6 +208,6 @@ defmodule ExTorch.OwnerTest do
     end)
 
     Memory.collect()
-    assert_receive {:gone, 1}, 5000
+    assert_receive {:freed, 1}, 5000
   end
 end

@@ -7,11 +7,11 @@ defmodule ExTorch.BlobTest do
               ExTorch.DType.kind(dtype) not in [:quant, :bits],
               do: dtype
 
-  test "there and back is the same memory" do
+  test "to_blob and from_blob share memory" do
     t = ExTorch.arange(6, dtype: :float32)
     blob = Blob.to_blob(t)
-    view = Blob.from_blob(blob, owner: :somebody)
-    assert %BlobView{owner: :somebody} = view
+    view = Blob.from_blob(blob, owner: :some_owner)
+    assert %BlobView{owner: :some_owner} = view
     assert Blob.to_blob(view.tensor).ptr == blob.ptr
     assert Blob.to_blob(view).ptr == blob.ptr
     assert %Tensor{} = bare = Blob.from_blob(blob)
@@ -46,7 +46,7 @@ defmodule ExTorch.BlobTest do
     end
   end
 
-  test "shape and strides are tuples or lists, strides and device may be left out" do
+  test "shape and strides are tuples or lists; strides and device are optional" do
     t = ExTorch.arange(6)
     %{ptr: ptr} = Blob.to_blob(t)
     info = %{ptr: ptr, shape: [2, 3], dtype: {:s, 64}}
@@ -61,7 +61,7 @@ defmodule ExTorch.BlobTest do
   end
 
   describe "the owner of a blob" do
-    test "is a tensor over the same memory" do
+    test "is a tensor that shares the memory" do
       t = Tensor.requires_grad(ExTorch.tensor([[1, 2], [3, 4]]), true)
       blob = Blob.to_blob(t)
       assert is_list(blob.strides)
@@ -79,7 +79,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(t) == [[2, 4], [6, 8]]
     end
 
-    test "keeps the memory after the tensor is released and collected" do
+    test "keeps the memory alive after the tensor is released and collected" do
       blob =
         in_task(fn ->
           t = ExTorch.arange(1000)
@@ -98,21 +98,21 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(Blob.from_blob(%{blob | owner: nil})) == expected
       assert Tensor.to_list(ExTorch.sum(blob.owner)) == 499_500
       assert {:ok, _, false} = ExTorch.Test.Example.take(blob.owner)
-      # the blob is alive to here
+      # keeps the blob alive until here
       assert blob.element_size == 8
     end
 
-    test "can be released; blobs and views keep the memory" do
+    test "can be released; blobs and views keep the memory alive" do
       t = ExTorch.arange(1000)
       blob = Blob.to_blob(t)
       other = Blob.to_blob(t)
       view = Blob.from_blob(blob)
-      pinned = Blob.from_blob(blob, owner: :somebody)
+      pinned = Blob.from_blob(blob, owner: :some_owner)
       assert Tensor.release(blob.owner) == :ok
       assert Tensor.release(blob.owner) == :ok
       assert reason(fn -> Tensor.to_list(blob.owner) end) == :released
       assert reason(fn -> Blob.to_blob(blob.owner) end) == :released
-      # the tensor is not the owner, and its next blob has a usable one
+      # the tensor is not the owner, and its next blob has a valid one
       assert Tensor.to_list(Tensor.slice(t, [999])) == 999
       assert Tensor.to_list(Tensor.slice(Blob.to_blob(t).owner, [999])) == 999
       Tensor.release(t)
@@ -122,7 +122,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(view) == expected
       assert Tensor.to_list(pinned.tensor) == expected
       assert Tensor.to_list(Blob.from_blob(other)) == expected
-      assert Tensor.to_list(Blob.from_blob(blob, owner: :somebody).tensor) == expected
+      assert Tensor.to_list(Blob.from_blob(blob, owner: :some_owner).tensor) == expected
     end
 
     test "is freed with the last blob" do
@@ -142,7 +142,7 @@ defmodule ExTorch.BlobTest do
     end
   end
 
-  test "what is not plain memory is refused" do
+  test "tensors without plain memory are refused" do
     z = ExTorch.tensor([%ExTorch.Python.Complex{re: 1, im: 2}])
     conj = ExTorch.op("conj", [z])
     neg = ExTorch.op("imag", [conj])
@@ -158,7 +158,7 @@ defmodule ExTorch.BlobTest do
       assert reason(fn -> Blob.to_blob(t) end) == :unsupported
     end
 
-    # binaries are materialised where values are bytes, and refused where they are not
+    # conversion to a binary materializes the values, or is refused if they are not bytes
     assert Tensor.to_binary(conj) == <<1.0::float-32-native, -2.0::float-32-native>>
     assert Tensor.to_binary(neg) == <<-2.0::float-32-native>>
     assert reason(fn -> Tensor.to_binary(quantized) end) == :unsupported
@@ -183,7 +183,7 @@ defmodule ExTorch.BlobTest do
     assert Blob.to_blob(t).ptr == blob.ptr
   end
 
-  describe "bad input" do
+  describe "invalid input" do
     defp memory do
       t = ExTorch.ones({16})
       {t, t |> Blob.to_blob() |> Map.from_struct()}
@@ -234,14 +234,14 @@ defmodule ExTorch.BlobTest do
       end
     end
 
-    test "an address that is not ours is an error, not a segfault" do
+    test "an unmapped address is an error, not a segmentation fault" do
       {_t, info} = memory()
 
       for ptr <- [16, 4096, 2 ** 47 - 4096, 2 ** 63, 2 ** 64 - 64] do
         assert reason(fn -> Blob.from_blob(%{info | ptr: ptr}) end) == :bad_argument
       end
 
-      # memory that ends before the tensor does
+      # memory that ends before the end of the tensor
       assert reason(fn -> Blob.from_blob(%{info | shape: {2 ** 40}, strides: {1}}) end) ==
                :bad_argument
     end
@@ -254,13 +254,13 @@ defmodule ExTorch.BlobTest do
       before = Memory.live()
       assert reason(fn -> Blob.from_blob(info, owner: [other, t]) end) == :released
       assert_live(before)
-      # both live to here
+      # keeps both alive until here
       assert {t.shape, info.shape} == {{16}, {16}}
     end
   end
 
   describe "frozen memory" do
-    test "from_binary is frozen, through every way to it" do
+    test "memory of from_binary is frozen for every kind of view" do
       for binary <- [
             <<1.0::float-32-native, 2.0::float-32-native>>,
             :binary.copy(<<0, 0, 0, 63>>, 100)
@@ -291,7 +291,7 @@ defmodule ExTorch.BlobTest do
       end
     end
 
-    test "a binary that is named as the owner is frozen too" do
+    test "a binary that is given as the owner is frozen" do
       binary = :binary.copy(<<0, 0, 128, 63>>, 100)
       %{ptr: ptr} = binary |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
       Memory.collect()
@@ -300,7 +300,7 @@ defmodule ExTorch.BlobTest do
       assert binary == :binary.copy(<<0, 0, 128, 63>>, 100)
     end
 
-    test "to_binary freezes while the binary lives" do
+    test "to_binary freezes the memory as long as the binary exists" do
       t = ExTorch.ones({100})
       assert reason(fn -> in_task(fn -> Tensor.to_binary(t) == "" end) end) == :none
       Memory.collect()
@@ -311,11 +311,11 @@ defmodule ExTorch.BlobTest do
       part = :binary.part(binary, 0, 80)
       assert byte_size(binary) == 400
       send(self(), part)
-      # only the part is left, in the mailbox
+      # only the sub-binary is left, in the mailbox
       assert_receive ^part
     end
 
-    test "only the bytes a binary sees are frozen" do
+    test "only the bytes of the binary are frozen" do
       t = ExTorch.zeros({2, 50})
       binary = Tensor.to_binary(Tensor.slice(t, [0]))
       assert reason(fn -> ExTorch.op("add_", [t, 1]) end) == :frozen
@@ -332,7 +332,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(t) == [2.0, 2.0]
     end
 
-    test "operators that write without saying so" do
+    test "operators that write without an alias annotation" do
       x = ExTorch.rand({4, 3})
       mean = Tensor.from_binary(:binary.copy(<<0>>, 12), {3}, :float32)
       var = ExTorch.ones({3})
@@ -374,13 +374,13 @@ defmodule ExTorch.BlobTest do
   end
 
   describe "binaries" do
-    test "share memory in both directions" do
+    test "share memory with tensors in both directions" do
       binary = :binary.copy(<<7>>, 1000)
       t = Tensor.from_binary(binary, {1000}, :uint8)
       again = Tensor.to_binary(t)
       assert again == binary
       assert Blob.to_blob(Tensor.from_binary(again, {10, 100}, :uint8)).ptr == Blob.to_blob(t).ptr
-      # a sub-binary that is aligned shares, one that is not is copied
+      # an aligned sub-binary is shared, an unaligned one is copied
       <<_::binary-size(8), aligned::binary>> = binary
       <<_::binary-size(9), odd::binary-size(80), _::binary>> = binary
 
@@ -394,7 +394,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_binary(ExTorch.zeros({0, 3})) == ""
     end
 
-    test "bad shapes" do
+    test "invalid shapes" do
       for {binary, shape} <- [
             {"1234", {-1}},
             {"1234", {2 ** 62, 2 ** 62}},
@@ -410,7 +410,7 @@ defmodule ExTorch.BlobTest do
     end
 
     @tag :no_asan
-    test "1 GiB in either direction adds no memory" do
+    test "converting 1 GiB in either direction needs no memory" do
       gib = 1024 * 1024 * 1024
       mib = 1024 * 1024
       binary = :binary.copy(<<1>>, gib)

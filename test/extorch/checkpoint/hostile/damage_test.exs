@@ -5,7 +5,7 @@ defmodule ExTorch.Checkpoint.Hostile.DamageTest do
   @seeds Path.wildcard("test/fixtures/2.14.1/{tensor,list,meta,parameter,conj}.pt")
 
   for seed <- @seeds do
-    test "#{seed} cut at every byte, with every bit turned" do
+    test "#{seed} truncated at every byte, with every bit flipped" do
       data = File.read!(unquote(seed))
       before = Memory.live()
 
@@ -23,7 +23,7 @@ defmodule ExTorch.Checkpoint.Hostile.DamageTest do
     end
   end
 
-  test "bytes in the place of a path are told from one, and no error drags them along" do
+  test "bytes passed as a path are detected, and the error does not contain them" do
     bytes = "PK" <> <<3, 4, 0, 255>> <> :binary.copy("a", 5000)
     assert {:error, %Error{reason: :not_found, path: nil} = error} = ExTorch.load(bytes)
     assert Exception.message(error) =~ "{:binary, bytes}"

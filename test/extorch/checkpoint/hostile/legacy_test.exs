@@ -5,21 +5,21 @@ defmodule ExTorch.Checkpoint.Hostile.LegacyTest do
   import Hostile, only: [load: 1, load: 2]
   import Pickle, only: [text: 1, int: 1, tuple: 1, dict: 1]
 
-  test "an honest legacy file" do
+  test "a valid legacy file" do
     assert {:ok, tensor} =
              load(legacy(tensor_of(legacy_storage()), ["0"], [<<2::little-64>>, two_floats()]))
 
     assert Tensor.to_list(tensor) == [1.0, 2.0]
   end
 
-  test "legacy: the byte storage that is seen as a wider type has stray bytes" do
+  test "legacy: stray bytes after a byte storage that is viewed as a wider dtype" do
     object = tuple([tensor_of(legacy_storage()), tensor_of(legacy_storage(key: "1"))])
     data = [<<2::little-64>>, two_floats(), "xy", <<2::little-64>>, two_floats()]
     assert {:ok, {a, b}} = load(legacy(object, ["0", "1"], data))
     assert Tensor.to_list(a) == Tensor.to_list(b)
   end
 
-  test "legacy: what is wrong" do
+  test "invalid legacy files" do
     good = [<<2::little-64>>, two_floats()]
 
     assert {:corrupt, message} =
@@ -83,7 +83,7 @@ defmodule ExTorch.Checkpoint.Hostile.LegacyTest do
              )
   end
 
-  test "a legacy file with a numpy array in it" do
+  test "a legacy file that contains a NumPy array" do
     object =
       dict([{"t", tensor_of(legacy_storage())}, {"n", numpy_array([2], "f4", two_floats())}])
 

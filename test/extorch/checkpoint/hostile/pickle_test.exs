@@ -1,5 +1,5 @@
 defmodule ExTorch.Checkpoint.Hostile.PickleTest do
-  # Pickles that are malformed, forbidden, or describe more than they should.
+  # Pickles that are malformed, forbidden or describe enormous objects.
   use ExTorch.Case
   alias ExTorch.Python.{Global, Object}
   alias ExTorch.Test.{Hostile, Pickle}
@@ -45,7 +45,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
                )
     end
 
-    test "lengths that lie are compared with what is there before anything is allocated" do
+    test "wrong lengths are detected before anything is allocated" do
       for opcode <-
             [
               <<"X", 0xFFFFFFFF::32>>,
@@ -72,7 +72,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
                load_pickle(<<0x80, 4, 0x95, 3::little-64, "X", 4::little-32, "abcd.">>)
     end
 
-    test "wrong types for an instruction" do
+    test "wrong operand types of an opcode" do
       for body <- [
             [int(1), text("k"), "Ns"],
             ["N", int(1), "a"],
@@ -94,7 +94,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       assert {:forbidden, _} = load_pickle(<<0x80, 2, 0x82, 1, ".">>)
     end
 
-    test "nothing is resolved or run" do
+    test "nothing is imported or called" do
       marker = Path.join(System.tmp_dir!(), "extorch_owned_#{System.unique_integer([:positive])}")
       evil = reduce(global("os", "system"), [text("touch " <> marker)])
 
@@ -113,12 +113,12 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       refute File.exists?(marker)
     end
 
-    test "bombs of sharing, depth and self-reference" do
+    test "excessive sharing, depth and self-reference" do
       bomb = [
         "]" <> "q\0" | for(i <- 1..60, do: ["]q", <<i>>, "h", <<i - 1>>, "ah", <<i - 1>>, "a"])
       ]
 
-      # every list holds the one before it twice: 2^60 elements
+      # every list contains the previous one twice: 2^60 elements
       assert {:limit, message} =
                load_body(bomb ++ ["q", <<200>>, String.duplicate("0", 61), "h", <<200>>])
 
@@ -138,7 +138,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
                  IO.iodata_to_binary([<<0x80, 2>>, "](", String.duplicate("]", 2_000_000), "e."])
                )
 
-      # a million small things are no bomb
+      # a million small objects are allowed
       assert {:ok, list} =
                load_pickle(
                  IO.iodata_to_binary([<<0x80, 2>>, "](", String.duplicate("K\1", 400_000), "e."])
@@ -147,7 +147,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       assert length(list) == 400_000
     end
 
-    test "text" do
+    test "strings" do
       assert {:corrupt, _} = load_body(["X", <<2::little-32, 0xC3, 0x28>>])
       assert {:corrupt, _} = load_body(["X", <<2::little-32, 0xC0, 0x80>>])
       assert {:corrupt, _} = load_body(["X", <<4::little-32, 0xF5, 0x80, 0x80, 0x80>>])
@@ -173,7 +173,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       end
     end
 
-    test "unicode lines of any bytes" do
+    test "UNICODE lines with arbitrary bytes" do
       wide = String.duplicate(<<0xE9>>, 50_000) <> String.duplicate("A", 50_000)
       assert {:ok, text} = load_pickle("V" <> wide <> "\n.")
       assert text == String.duplicate("é", 50_000) <> String.duplicate("A", 50_000)
@@ -183,7 +183,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
     end
 
     test "small files that describe enormous objects" do
-      # copies of a list that is remembered once
+      # many references to one memoized list
       items = ["](", String.duplicate("K\1", 50_000), "eq\0", global("builtins", "set"), "q\1"]
 
       assert {:limit, _} =
@@ -196,13 +196,13 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
                  "0"
                ])
 
-      # a long text, seen again and again
+      # many references to one long string
       long = [text(String.duplicate("x", 1_000_000)), "q\0"]
       assert {:limit, _} = load_body(["](", long, String.duplicate("h\0", 300_000), "e"])
-      # a long name in front of many tensors
+      # many tensors below one long key
       many = ["](", tensor([]), "q\0", String.duplicate("h\0", 200_000), "e"]
       assert {:limit, _} = load_body(["}", text(String.duplicate("n", 1_000_000)), many, "s"])
-      # many tensors at the bottom of a deep well
+      # many tensors at a great depth
       deep = [
         String.duplicate("]", 900),
         "](",
@@ -214,9 +214,9 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       ]
 
       assert {:limit, _} = load_body(deep)
-      # a key of very many parts
+      # a key of very many nodes
       assert {:limit, _} = load_body(["}(", String.duplicate("K\1", 5000), "t", tensor([]), "s"])
-      # one large metadata dict for every tensor
+      # one large metadata dict that all tensors share
       meta = ["}(", for(i <- 1..100, do: [text("k#{i}"), "N"]), "u"]
 
       with_meta =
@@ -261,7 +261,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
   end
 
   describe "strict" do
-    test "allows what weights_only allows" do
+    test "accepts what weights_only accepts" do
       for file <-
             Path.wildcard(
               "test/fixtures/*/{state_dict,views,many,dtypes,conj,meta,parameter,list,tensor,nested}.pt"

@@ -1,19 +1,19 @@
 defmodule ExTorch.Checkpoint.Hostile.PlainPickleTest do
-  # Plain pickles, numpy arrays, and saves inside a pickle.
+  # Plain pickles, NumPy arrays and nested checkpoints.
   use ExTorch.Case
   alias ExTorch.Test.{Formats, Hostile, Pickle}
   import Formats
   import Hostile, only: [load: 1, load: 2]
   import Pickle, only: [text: 1, int: 1, list: 1, global: 2, reduce: 2]
 
-  test "plain pickles: what is wrong" do
+  test "invalid plain pickles" do
     assert {:truncated, message} = load(<<0x80, 2, "X", 100::little-32, "short">>)
     assert message =~ "incomplete download"
     assert {:corrupt, message} = load(<<0x80, 2, 0xFF, ".">>)
     assert message =~ "not a valid pickle"
     assert {:corrupt, message} = load(Pickle.make([text("0"), "Q"]))
     assert message =~ "outside"
-    # the bytes of arrays are not what the limit is for
+    # the limit does not apply to the bytes of arrays
     big = Pickle.make(numpy_array([100_000], "u1", String.duplicate("x", 100_000)))
     assert {:ok, _} = load(big, limits: [pickle_bytes: 1000])
 
@@ -23,7 +23,7 @@ defmodule ExTorch.Checkpoint.Hostile.PlainPickleTest do
     assert {:corrupt, _} = load("(this is a text in brackets)")
   end
 
-  test "numpy arrays that do not fit" do
+  test "NumPy arrays whose shape does not fit their data" do
     assert {:ok, tensor} = load(Pickle.make(numpy_array([2], "f4", two_floats())))
     assert Tensor.to_list(tensor) == [1.0, 2.0]
     assert {:corrupt, message} = load(Pickle.make(numpy_array([3], "f4", two_floats())))
@@ -41,7 +41,7 @@ defmodule ExTorch.Checkpoint.Hostile.PlainPickleTest do
     assert {:corrupt, _} = load(Pickle.make(scalar))
   end
 
-  test "a save inside a pickle that is broken" do
+  test "an invalid nested checkpoint" do
     inside = fn save ->
       Pickle.make(
         reduce(global("torch.storage", "_load_from_bytes"), [
@@ -82,7 +82,7 @@ defmodule ExTorch.Checkpoint.Hostile.PlainPickleTest do
     assert {:forbidden, _} = load(inside.("something else"), strict: true)
   end
 
-  test "what is seen many times counts many times" do
+  test "a shared node is counted each time it is visited" do
     name = String.duplicate("m", 1_000_000)
     global = [text(name), text("x"), <<0x93, "q", 0>>, "0"]
     again = List.duplicate(["h", 0], 600)

@@ -4,7 +4,7 @@ defmodule ExTorch.Checkpoint.Hostile.SafetensorsTest do
   import ExTorch.Test.Formats
   import ExTorch.Test.Hostile, only: [load: 1]
 
-  test "an honest safetensors file" do
+  test "a valid safetensors file" do
     assert {:ok, %{"a" => a}} =
              load(
                safetensors("{" <> safetensors_entry("a", "F32", "[2]", 0, 8) <> "}", two_floats())
@@ -88,7 +88,7 @@ defmodule ExTorch.Checkpoint.Hostile.SafetensorsTest do
     end
   end
 
-  test "safetensors: lengths that lie" do
+  test "safetensors: wrong header lengths" do
     assert {:limit, message} = load([<<200_000_000::little-64>>, "{", String.duplicate(" ", 50)])
     assert message =~ "100000000"
     assert {:truncated, message} = load([<<1000::little-64>>, "{", String.duplicate(" ", 50)])

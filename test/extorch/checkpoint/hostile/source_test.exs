@@ -1,11 +1,11 @@
 defmodule ExTorch.Checkpoint.Hostile.SourceTest do
-  # Sources that are too short, or longer than they can be.
+  # Sources that are too short or report an impossible size.
   use ExTorch.Case
   alias ExTorch.Test.FileSource
   import ExTorch.Test.Formats
   import ExTorch.Test.Hostile, only: [load: 1]
 
-  test "parts of no length" do
+  test "files with empty parts" do
     assert {:corrupt, _} = load([<<0::64>>, "{}"])
     assert {:corrupt, _} = load([<<0::64>>, "{"])
     assert {:corrupt, _} = load(["PK", 3, 4, <<0::512>>, "PK", 5, 6, <<0::144>>])
@@ -13,7 +13,7 @@ defmodule ExTorch.Checkpoint.Hostile.SourceTest do
     assert {:truncated, _} = load(tar(pickle: []))
   end
 
-  defmodule Liar do
+  defmodule EnormousSource do
     @behaviour ExTorch.Source
     defstruct []
     @impl true
@@ -24,12 +24,12 @@ defmodule ExTorch.Checkpoint.Hostile.SourceTest do
     def close(_), do: :ok
   end
 
-  test "a source that claims to be longer than anything" do
-    assert {:error, %Error{reason: :limit}} = ExTorch.load(%Liar{})
+  test "a source that returns an enormous size" do
+    assert {:error, %Error{reason: :limit}} = ExTorch.load(%EnormousSource{})
   end
 
   @tag :tmp_dir
-  test "sources that give too little say so", %{tmp_dir: dir} do
+  test "a source that returns too few bytes", %{tmp_dir: dir} do
     for file <-
           ~w(2.14.1/many.legacy.pt 2.14.1/dtypes.safetensors 2.14.1/views.stream more/tar.pt more/state4.pkl) do
       path = Path.join(dir, "short")

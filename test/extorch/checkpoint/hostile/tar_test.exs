@@ -5,14 +5,14 @@ defmodule ExTorch.Checkpoint.Hostile.TarTest do
   import Hostile, only: [load: 1, load: 2]
   import Pickle, only: [text: 1, int: 1, tuple: 1, list: 1, global: 2]
 
-  test "an honest tar" do
+  test "a valid tar file" do
     assert {:ok, tensor} = load(tar())
     assert Tensor.to_list(tensor) == [1.0, 2.0]
     assert {:ok, _} = load(tar(first: tar_member("./sys_info", "x")))
     assert {:forbidden, _} = load(tar(), strict: true)
   end
 
-  test "tar: what is wrong" do
+  test "invalid tar files" do
     for part <- ~w(storages tensors pickle) do
       assert {:corrupt, message} = load(tar(without: part))
       assert message =~ "is missing"

@@ -1,5 +1,5 @@
 defmodule ExTorch.Checkpoint.Hostile.TensorTest do
-  # Storages and tensors that contradict each other or leave their bounds.
+  # Storages and tensors that are inconsistent or out of bounds.
   use ExTorch.Case
   alias ExTorch.Test.{Hostile, Pickle, Zip}
   import Hostile, only: [load: 1, load_body: 1]
@@ -41,7 +41,7 @@ defmodule ExTorch.Checkpoint.Hostile.TensorTest do
     assert message =~ "two sizes"
   end
 
-  test "views that leave their storage" do
+  test "views that extend past their storage" do
     for opts <- [
           [offset: int(1)],
           [offset: int(-1)],
@@ -79,7 +79,7 @@ defmodule ExTorch.Checkpoint.Hostile.TensorTest do
     assert {:ok, %{shape: {}}} = load_body(tensor(offset: int(3), size: ")", stride: ")"))
   end
 
-  test "stray bytes after a storage that was seen as a wider type" do
+  test "stray bytes after a byte storage that is viewed as a wider dtype" do
     # arange(18, dtype=uint8)[:16].view(float32): 18 bytes for 4 floats
     assert {:ok, t} =
              load(
@@ -91,7 +91,7 @@ defmodule ExTorch.Checkpoint.Hostile.TensorTest do
     assert Tensor.to_binary(t) == Hostile.four_floats()
   end
 
-  test "a tensor as a key" do
+  test "a tensor as a dict key" do
     assert {:unsupported, _} = load_body(["}", tensor([]), "Ns"])
   end
 end

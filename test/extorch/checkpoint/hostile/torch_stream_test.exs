@@ -5,7 +5,7 @@ defmodule ExTorch.Checkpoint.Hostile.TorchStreamTest do
   import Hostile, only: [load: 1]
   import Pickle, only: [text: 1, int: 1]
 
-  test "streams: what is wrong" do
+  test "invalid streaming checkpoints" do
     pickle = IO.iodata_to_binary(Pickle.make(int(5)))
     size = byte_size(pickle)
     assert {:ok, 5} = load(torch_stream([torch_stream_entry("data.pkl", int(size))], pickle))

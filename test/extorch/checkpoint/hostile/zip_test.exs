@@ -6,12 +6,12 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
   import Hostile, only: [load: 1, valid_records: 0]
   import Pickle, only: [int: 1, tuple: 1, global: 2, tensor: 1]
 
-  test "the honest one loads" do
+  test "the valid file loads" do
     assert {:ok, t} = load(Zip.make(valid_records()))
     assert Tensor.to_list(t) == [1.0, 2.0, 3.0, 4.0]
   end
 
-  describe "what is no checkpoint says what it is" do
+  describe "the error for another kind of file names it" do
     for {name, content, reason, words} <- [
           {"empty", "", :truncated, "empty"},
           {"HTML", "\n<!DOCTYPE html><html>", :corrupt, "HTML page"},
@@ -28,13 +28,13 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       end
     end
 
-    test "a truncated download, with how much is there" do
+    test "a truncated download; the error contains its size" do
       whole = Zip.make(valid_records())
       assert {:truncated, message} = load(binary_part(whole, 0, 100))
       assert message =~ "incomplete download" and message =~ "100 bytes"
     end
 
-    test "a zip of something else" do
+    test "a zip file that is not a checkpoint" do
       assert {:corrupt, message} = load(Zip.make([{"readme.txt", "hi"}]))
       assert message =~ "data.pkl"
     end
@@ -47,7 +47,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       |> load()
     end
 
-    test "end records that contradict each other or point nowhere" do
+    test "end records that are inconsistent or out of bounds" do
       assert {:corrupt, _} = load(Zip.make(valid_records(), end64: [entries: 2]))
       assert {:corrupt, _} = load(Zip.make(valid_records(), end64: [size: 10]))
       assert {:corrupt, _} = load(Zip.make(valid_records(), end64: [at: 3]))
@@ -59,7 +59,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       assert {:corrupt, _} = load(Zip.make(valid_records(), entries: 0xFFFF))
     end
 
-    test "two archives in one file" do
+    test "two zip files in one" do
       assert {:corrupt, message} =
                load(Zip.make(valid_records(), tail: Zip.make(valid_records())))
 
@@ -69,7 +69,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       assert {:corrupt, _} = load(Zip.make(valid_records(), tail: <<"PK", 5, 6, 0::144>>))
     end
 
-    test "a checkpoint inside a tensor is fine" do
+    test "a checkpoint inside a tensor is allowed" do
       inner = Zip.make(valid_records())
       size = byte_size(inner)
 
@@ -80,13 +80,13 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       assert Tensor.to_binary(t) == inner
     end
 
-    test "records that overlap, or quote each other" do
+    test "overlapping records" do
       assert {:corrupt, _} = changed(1, offset: 0)
       assert {:corrupt, _} = changed(1, packed: 5000, size: 5000)
       assert {:corrupt, _} = changed(0, packed: 400, size: 400)
     end
 
-    test "a header that differs from the directory" do
+    test "a header that differs from the central directory" do
       assert {:corrupt, message} = changed(1, local: [name: "a/data/1"])
       assert message =~ "different name"
       assert {:corrupt, _} = changed(1, local: [method: 8])
@@ -95,7 +95,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       assert {:corrupt, _} = changed(0, local: [name: "a/data.pkx"])
     end
 
-    test "duplicate names, encryption, odd methods, sizes" do
+    test "duplicate names, encryption, unsupported methods, wrong sizes" do
       assert {:corrupt, message} =
                load(Zip.make(valid_records() ++ [{"a/data/0", Hostile.four_floats()}]))
 
@@ -120,14 +120,14 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
                )
     end
 
-    test "names are keys and never paths" do
+    test "record names are keys, never paths" do
       evil = [{"a/../../../etc/passwd", "x"}, {"/abs", "y"}, {"a/nul\0name", "z"}]
       assert {:ok, _} = load(Zip.make(valid_records() ++ evil))
       ckpt = Checkpoint.open!({:binary, Zip.make(valid_records() ++ evil)})
       assert Checkpoint.read_record(ckpt, "../../../etc/passwd") == {:ok, "x"}
     end
 
-    test "records that no tensor needs are held to the same rules" do
+    test "records that no tensor uses are checked as well" do
       evil = fn changes ->
         Checkpoint.open!(
           {:binary, Zip.make(valid_records() ++ [{"a/data/evil", "1234", changes}])}
@@ -147,7 +147,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
       assert {:error, %{reason: :bad_argument}} = Checkpoint.read_storage(ckpt, "0", 2 ** 64, 1)
     end
 
-    test "records that the tensors need are there, and of the right size" do
+    test "records that tensors use must exist and have the right size" do
       [pickle, _, version] = valid_records()
       assert {:corrupt, message} = load(Zip.make([pickle, version]))
       assert message =~ "data/0"
