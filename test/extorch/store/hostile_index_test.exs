@@ -47,7 +47,7 @@ defmodule ExTorch.Store.HostileIndexTest do
   test "an index that is a directory, or larger than an index is", %{tmp_dir: dir} do
     index = Path.join(dir, "model.safetensors.index.json")
     File.mkdir_p!(index)
-    assert Enum.sort(reasons(index)) == [:io, :not_found]
+    assert reasons(index) == [:not_found]
     File.rmdir!(index)
     {:ok, file} = :file.open(index, [:write, :raw])
     {:ok, _} = :file.position(file, 65 * 1024 * 1024)
