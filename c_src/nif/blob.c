@@ -128,7 +128,7 @@ static xt_status check_span(const xt_foreign *memory, size_t *bytes, xt_error *e
 }
 
 /* Checks what LibTorch would only assert. With `probe`, also checks that CPU memory is readable. */
-static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *error) {
+static xt_status check_foreign(const xt_foreign *memory, bool probe, size_t *span, xt_error *error) {
   const xt_dtype_info *dtype = xt_dtype_get(memory->dtype);
   size_t bytes = 0;
   uintptr_t end;
@@ -136,6 +136,7 @@ static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *e
     return xt_error_set(error, XT_STATUS_unsupported,
                         "%s is quantized and needs a scale; pass the memory with an integer dtype", dtype->name);
   xt_status status = check_span(memory, &bytes, error);
+  *span = bytes;
   if (status != XT_STATUS_ok || !bytes) return status;
   if (__builtin_add_overflow((uintptr_t)memory->data, bytes, &end))
     return invalid(error, "shape and strides extend past the end of the address space");
@@ -153,25 +154,10 @@ static xt_status check_foreign(const xt_foreign *memory, bool probe, xt_error *e
 
 static void drop_owner(void *tensor) { xt_tensor_drop(tensor); }
 
-/* If the memory is inside a binary that is the owner, it is immutable, so it is frozen. */
-static void freeze_binary(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const void *data) {
-  ErlNifBinary binary;
-  if (!enif_inspect_binary(env, owner, &binary)) return;
-  uintptr_t start = (uintptr_t)binary.data, at = (uintptr_t)data;
-  if (at >= start && at - start < binary.size) xt_frozen_add(&pin->frozen, binary.data, binary.size);
-}
-
-/* Pins a term and the tensors inside it. */
-static xt_status pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error) {
-  ERL_NIF_TERM copy;
-  if (!xt_pin_term(pin, owner, &copy))
-    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
-  return xt_pin_tensors(env, pin, owner, error);
-}
-
 /* Sets the owner of the memory. If only the blob has an owner, its handle is enough. In all other cases a pin holds the
  * owner of the blob, if any, and the owner that was given as an option, if any. */
-static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, xt_error *error) {
+static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, size_t size,
+                           xt_error *error) {
   xt_tensor_resource *resource;
   ERL_NIF_TERM owner;
   xt_status status = XT_STATUS_ok;
@@ -184,13 +170,12 @@ static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given
   }
   xt_pin *pin = xt_pin_new();
   if (!pin) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner");
-  if (given != xt_am_nil) status = pin_owner(env, pin, given, error);
-  if (status == XT_STATUS_ok && has_owner) status = pin_owner(env, pin, owner, error);
+  if (given != xt_am_nil) status = xt_pin_owner(env, pin, given, memory->data, size, error);
+  if (status == XT_STATUS_ok && has_owner) status = xt_pin_owner(env, pin, owner, memory->data, size, error);
   if (status != XT_STATUS_ok) {
     xt_pin_release(pin);
     return status;
   }
-  freeze_binary(env, pin, given, memory->data);
   memory->owner = pin;
   memory->release = xt_pin_release;
   return XT_STATUS_ok;
@@ -202,12 +187,13 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_foreign memory = {.sizes = sizes, .strides = strides};
   xt_tensor *tensor = NULL;
   xt_error error;
+  size_t size = 0;
   bool validate;
   (void)argc;
   if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate)) return enif_make_badarg(env);
   xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &error);
-  if (status == XT_STATUS_ok) status = check_foreign(&memory, validate, &error);
-  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, &error);
+  if (status == XT_STATUS_ok) status = check_foreign(&memory, validate, &size, &error);
+  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, size, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
   return xt_make_tensor_result(env, status, tensor, &error);
 }

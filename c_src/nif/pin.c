@@ -5,7 +5,7 @@
 #include "core/memory/memory.h"
 #include "nif/tensor.h"
 
-enum { MAX_TENSORS = 64, MAX_DEPTH = 4, MAX_TERMS = 256 };
+enum { MAX_TENSORS = 64, MAX_TERMS = 100000 };
 
 xt_pin *xt_pin_new(void) {
   xt_pin *pin = enif_alloc(sizeof *pin);
@@ -30,36 +30,71 @@ static xt_status keep_tensor(xt_pin *pin, xt_tensor_resource *resource, xt_error
   return status;
 }
 
-/* Searches the first levels of tuples, lists and maps. The depth and the number of terms are limited, since an owner is
- * expected to contain only a few tensors. */
-static xt_status walk(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM term, int depth, int *budget, xt_error *error) {
-  xt_tensor_resource *resource;
-  ERL_NIF_TERM head, value;
+/* The terms that are still to be searched. There is no recursion: an owner may be nested to any depth. */
+typedef struct {
+  ERL_NIF_TERM *terms;
+  size_t count, room, seen;
+  bool failed;
+} search;
+
+static void push(search *s, ERL_NIF_TERM term) {
+  if (s->count == s->room) {
+    size_t room = s->room ? 2 * s->room : 32;
+    ERL_NIF_TERM *grown = enif_realloc(s->terms, room * sizeof *grown);
+    s->failed |= !grown;
+    if (!grown) return;
+    s->terms = grown;
+    s->room = room;
+  }
+  s->terms[s->count++] = term;
+}
+
+/* Pushes the parts of a tuple, list or map. */
+static void push_parts(search *s, ErlNifEnv *env, ERL_NIF_TERM term) {
+  ERL_NIF_TERM head, tail, value;
   const ERL_NIF_TERM *items;
   ErlNifMapIterator at;
   int arity;
-  xt_status status = XT_STATUS_ok;
-  if (--*budget < 0 || depth > MAX_DEPTH) return status;
-  if (xt_get_tensor(env, term, &resource)) return keep_tensor(pin, resource, error);
   if (enif_get_tuple(env, term, &arity, &items)) {
-    for (int i = 0; i < arity && status == XT_STATUS_ok; i++)
-      status = walk(env, pin, items[i], depth + 1, budget, error);
-  } else if (enif_is_list(env, term)) {
-    while (status == XT_STATUS_ok && *budget > 0 && enif_get_list_cell(env, term, &head, &term))
-      status = walk(env, pin, head, depth + 1, budget, error);
+    for (int i = 0; i < arity && !s->failed; i++) push(s, items[i]);
+  } else if (enif_get_list_cell(env, term, &head, &tail)) {
+    push(s, tail);
+    push(s, head);
   } else if (enif_is_map(env, term) && enif_map_iterator_create(env, term, &at, ERL_NIF_MAP_ITERATOR_FIRST)) {
-    while (status == XT_STATUS_ok && *budget > 0 && enif_map_iterator_get_pair(env, &at, &head, &value)) {
-      status = walk(env, pin, value, depth + 1, budget, error);
-      enif_map_iterator_next(env, &at);
+    for (; !s->failed && enif_map_iterator_get_pair(env, &at, &head, &value); enif_map_iterator_next(env, &at)) {
+      push(s, head);
+      push(s, value);
     }
     enif_map_iterator_destroy(env, &at);
   }
-  return status;
 }
 
-xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error) {
-  int budget = MAX_TERMS;
-  return walk(env, pin, owner, 0, &budget, error);
+static bool overlaps(ErlNifEnv *env, ERL_NIF_TERM term, const void *data, size_t size) {
+  ErlNifBinary binary;
+  if (!enif_inspect_binary(env, term, &binary)) return false;
+  uintptr_t start = (uintptr_t)binary.data, from = (uintptr_t)data;
+  return start < from + size && from < start + binary.size;
+}
+
+xt_status xt_pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const void *data, size_t size,
+                       xt_error *error) {
+  search s = {.terms = NULL};
+  xt_tensor_resource *resource;
+  ERL_NIF_TERM copy;
+  xt_status status = XT_STATUS_ok;
+  s.failed = !xt_pin_term(pin, owner, &copy);
+  push(&s, owner);
+  while (s.count && !s.failed && status == XT_STATUS_ok) {
+    ERL_NIF_TERM term = s.terms[--s.count];
+    if (++s.seen > MAX_TERMS)
+      status = xt_error_set(error, XT_STATUS_limit,
+                            "the owner consists of more than %d terms; pass only what keeps the memory", MAX_TERMS);
+    else if (xt_get_tensor(env, term, &resource)) status = keep_tensor(pin, resource, error);
+    else if (!overlaps(env, term, data, size)) push_parts(&s, env, term);
+    else if (pin->frozen.start == pin->frozen.end) xt_frozen_add(&pin->frozen, data, size);
+  }
+  enif_free(s.terms);
+  return s.failed ? xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner") : status;
 }
 
 void xt_pin_release(void *object) {

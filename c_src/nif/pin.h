@@ -24,8 +24,9 @@ xt_pin *xt_pin_new(void);
  * of memory. */
 bool xt_pin_term(xt_pin *pin, ERL_NIF_TERM term, ERL_NIF_TERM *copy);
 
-/* Keeps the handles of the tensors inside the owner as well. */
-xt_status xt_pin_tensors(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, xt_error *error);
+/* Pins the owner of the memory. Keeps the handles of the tensors inside it as well. If a binary inside it overlaps the
+ * memory, the memory is frozen: binaries never change. */
+xt_status xt_pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const void *data, size_t size, xt_error *error);
 
 /* Releases everything that the pin holds. Usable as the `release` of an xt_foreign. */
 void xt_pin_release(void *pin);

@@ -300,6 +300,59 @@ defmodule ExTorch.BlobTest do
       assert binary == :binary.copy(<<0, 0, 128, 63>>, 100)
     end
 
+    test "a binary at any depth of the owner is frozen" do
+      bytes = :binary.copy(<<0, 0, 128, 63>>, 100)
+      %{ptr: ptr} = bytes |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
+      Memory.collect()
+      deep = Enum.reduce(1..1000, bytes, fn _, inner -> [1, {inner}] end)
+
+      for owner <- [
+            %{bin: bytes},
+            [1, {:a, bytes}],
+            %{bytes => 1},
+            deep,
+            {"other", [bytes | :tail]}
+          ] do
+        view = Blob.from_blob(%{ptr: ptr + 40, shape: {20}, dtype: :float32}, owner: owner)
+        assert reason(fn -> ExTorch.op("add_", [view, 1]) end) == :frozen
+      end
+
+      assert bytes == :binary.copy(<<0, 0, 128, 63>>, 100)
+      huge = Enum.to_list(1..200_000)
+      info = %{ptr: ptr, shape: {100}, dtype: :float32}
+      assert reason(fn -> Blob.from_blob(info, owner: [huge, bytes]) end) == :limit
+    end
+
+    test "an out= operator does not grow its result into frozen memory" do
+      ones = ExTorch.ones({100})
+      bytes = :binary.copy(<<0>>, 400)
+      from = Tensor.from_binary(bytes, {100}, :float32)
+      to = ExTorch.zeros({100})
+      binary = Tensor.to_binary(to)
+      part = ExTorch.zeros({100})
+      second_half = Tensor.to_binary(Tensor.slice(part, 0, 50..99))
+
+      for tensor <- [from, to, part], length <- [0, 1, 50] do
+        out = ExTorch.op("narrow", [tensor, 0, 0, length])
+
+        for name <- ["abs", "neg", "exp"] do
+          assert reason(fn -> ExTorch.op(name, [ones], out: out) end) == :frozen
+        end
+      end
+
+      assert bytes == :binary.copy(<<0>>, 400)
+      assert binary == :binary.copy(<<0>>, 400)
+      assert second_half == :binary.copy(<<0>>, 200)
+
+      # memory after the frozen part, and memory of its own
+      ExTorch.op("abs", [ExTorch.ones({50})], out: ExTorch.zeros({50}))
+      first = ExTorch.zeros({100})
+      held = Tensor.to_binary(Tensor.slice(first, 0, 0..49))
+      ExTorch.op("abs", [ExTorch.ones({50})], out: ExTorch.op("narrow", [first, 0, 50, 50]))
+      assert held == :binary.copy(<<0>>, 200)
+      assert Enum.sum(Tensor.to_list(first)) == 50.0
+    end
+
     test "to_binary freezes the memory as long as the binary exists" do
       t = ExTorch.ones({100})
       assert reason(fn -> in_task(fn -> Tensor.to_binary(t) == "" end) end) == :none
