@@ -178,6 +178,8 @@ static void *run(void *object) {
   xt_error error;
   xt_status status = j->saves ? xt_torch->archive_save(j->items.list, j->items.count, &io, &error)
                               : xt_torch->archive_load(&io, &j->items, &error);
+  for (size_t i = 0; j->saves && status == XT_STATUS_ok && i < j->items.count; i++)
+    status = xt_tensor_check_memory(j->items.list[i].tensor, &error);
   xt_mutex_lock(&j->lock);
   /* an error of a callback is the cause of the error that LibTorch reports */
   if (!j->failed && status != XT_STATUS_ok) j->error = error;

@@ -262,8 +262,9 @@ xt_status xt_save_sort(xt_save_tensors *s, xt_error *error) {
 xt_status xt_save_fetch(xt_save_tensors *s, size_t payload, xt_tensor **staged, const uint8_t **data, xt_error *error) {
   const xt_save_view *view = &s->views[s->payload_view[payload]];
   xt_status status = xt_torch->tensor_plain(view->handle, staged, error);
-  if (status == XT_STATUS_ok) *data = (*staged)->info.data;
-  return status;
+  if (status != XT_STATUS_ok) return status;
+  *data = (*staged)->info.data;
+  return xt_tensor_check_memory(view->handle, error); /* the caller drops *staged */
 }
 
 void xt_save_free(xt_save_tensors *s) {

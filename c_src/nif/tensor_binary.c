@@ -140,6 +140,7 @@ ERL_NIF_TERM xt_nif_tensor_to_binary(ErlNifEnv *env, int argc, const ERL_NIF_TER
     return enif_schedule_nif(env, "tensor_to_binary", XT_DIRTY_CPU, xt_nif_tensor_to_binary, argc, argv);
   }
   xt_status status = copy_plain(handle, &copy, &error);
+  if (status == XT_STATUS_ok && (status = xt_tensor_check_memory(handle, &error)) != XT_STATUS_ok) xt_tensor_drop(copy);
   xt_tensor_drop(handle);
   return status == XT_STATUS_ok ? xt_make_ok(env, make_binary(env, copy)) : xt_make_error(env, &error);
 }

@@ -125,8 +125,8 @@ defmodule ExTorch.Case do
 
       size, binary ->
         size = min(size, byte_size(binary))
-        <<chunk::binary-size(size), rest::binary>> = binary
-        {[chunk], rest}
+        rest = binary_part(binary, size, byte_size(binary) - size)
+        {[binary_part(binary, 0, size)], rest}
     end)
   end
 

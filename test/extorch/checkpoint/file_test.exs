@@ -53,6 +53,7 @@ defmodule ExTorch.CheckpointFileTest do
       path = write(dir, 100_000)
       ckpt = Checkpoint.open!(path, mmap: true)
       tensor = Checkpoint.tensor!(ckpt, "w")
+      other = ExTorch.op("as_strided", [tensor, [2, 50_000], [1, 2]])
       assert Memory.live().mapped >= 400_000
       assert Tensor.to_list(Tensor.slice(tensor, [99_999])) == 100_000.0
       {:ok, file} = :file.open(path, [:read, :write, :raw])
@@ -62,6 +63,12 @@ defmodule ExTorch.CheckpointFileTest do
       assert reason(fn -> ExTorch.sum(tensor) end) == :file_changed
       assert reason(fn -> Tensor.to_list(tensor) end) == :file_changed
       assert reason(fn -> Tensor.equal?(tensor, tensor) end) == :file_changed
+      # these copy the values first
+      assert reason(fn -> Tensor.to_binary(other) end) == :file_changed
+      saved = Path.join(dir, "saved.safetensors")
+      assert {:error, %{reason: :file_changed}} = ExTorch.save(%{"t" => other}, saved)
+      refute File.exists?(saved)
+      assert {:error, %{reason: :file_changed}} = ExTorch.Archive.save(tensor, {:binary, ""})
 
       assert reason(fn -> Tensor.to_binary(Tensor.slice(tensor, 0, 0..-1//2)) end) ==
                :file_changed
