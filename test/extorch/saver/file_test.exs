@@ -161,8 +161,13 @@ defmodule ExTorch.SaveFileTest do
           assert ExTorch.load!(target) == "old"
           assert File.ls!(small) == ["model.pt"]
         after
-          System.cmd("umount", [small])
-          File.rmdir(small)
+          # files are closed by the reaper, shortly after the calls return
+          unmount = fn ->
+            match?({_, 0}, System.cmd("umount", [small], stderr_to_stdout: true))
+          end
+
+          assert wait_until(unmount)
+          File.rmdir!(small)
         end
 
       _ ->
