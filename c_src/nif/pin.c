@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/memory/memory.h"
+#include "nif/table.h"
 #include "nif/tensor.h"
 
 enum { MAX_TENSORS = 64, MAX_TERMS = 100000 };
@@ -89,7 +90,8 @@ xt_status xt_pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const vo
     if (++s.seen > MAX_TERMS)
       status = xt_error_set(error, XT_STATUS_limit,
                             "the owner consists of more than %d terms; pass only what keeps the memory", MAX_TERMS);
-    else if (xt_get_tensor(env, term, &resource)) status = keep_tensor(pin, resource, error);
+    else if (enif_get_resource(env, term, xt_tensor_type, (void **)&resource))
+      status = keep_tensor(pin, resource, error); /* a %Tensor{} is a map that contains its resource */
     else if (!overlaps(env, term, data, size)) push_parts(&s, env, term);
     else if (pin->frozen.start == pin->frozen.end) xt_frozen_add(&pin->frozen, data, size);
   }

@@ -1,4 +1,4 @@
-/* The streaming format of torch.distributed (torch/distributed/_serialization.py). The API calls it :streaming.
+/* The streaming format of torch.distributed (torch.distributed._serialization). The API calls it :streaming.
  *
  *   1. Pickle, protocol 2, of a list of torch.distributed._serialization._Entry objects with the attributes
  *      key (name of the record), is_storage and length (in bytes)

@@ -304,6 +304,7 @@ defmodule ExTorch.BlobTest do
       bytes = :binary.copy(<<0, 0, 128, 63>>, 100)
       %{ptr: ptr} = bytes |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
       Memory.collect()
+      tensor = ExTorch.tensor([1])
       deep = Enum.reduce(1..1000, bytes, fn _, inner -> [1, {inner}] end)
 
       for owner <- [
@@ -311,10 +312,19 @@ defmodule ExTorch.BlobTest do
             [1, {:a, bytes}],
             %{bytes => 1},
             deep,
-            {"other", [bytes | :tail]}
+            {"other", [bytes | :tail]},
+            %{tensor: tensor, bin: bytes},
+            %{resource: tensor.resource, bin: bytes}
           ] do
-        view = Blob.from_blob(%{ptr: ptr + 40, shape: {20}, dtype: :float32}, owner: owner)
-        assert reason(fn -> ExTorch.op("add_", [view, 1]) end) == :frozen
+        # in a process of its own, so that no earlier view keeps the memory frozen
+        assert in_task(fn ->
+                 view =
+                   Blob.from_blob(%{ptr: ptr + 40, shape: {20}, dtype: :float32}, owner: owner)
+
+                 reason(fn -> ExTorch.op("add_", [view, 1]) end)
+               end) == :frozen
+
+        Memory.collect()
       end
 
       assert bytes == :binary.copy(<<0, 0, 128, 63>>, 100)
