@@ -36,6 +36,7 @@ static xt_status detect_step(xt_push *p, xt_error *error);
 void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error) {
   xt_checkpoint_begin(c, MAX_SIZE, 0, limits, strict, verify, error);
   c->size_unknown = true;
+  xt_checkpoint_set_present(c, 0);
 }
 
 void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes) {
@@ -361,11 +362,16 @@ xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *use
   error->collect = false;
   if (p->failed)
     return xt_error_set(error, XT_STATUS_stale, "this stream has already ended or failed; start a new loader");
+  if (!p->spool) xt_checkpoint_set_present(p->checkpoint, p->at + xt_push_available(p) + size);
   if (p->regions && !p->spool) status = complete_inline(p, error);
   while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE) {
     bool idle = p->receiving ? p->remaining != 0 : xt_push_available(p) < p->needed;
     if (idle && *used == size) break;
     status = p->receiving ? receive(p, data, size, used, error) : run_step(p, data, size, used, error);
+  }
+  if (status == XT_STATUS_no_memory) {
+    status = xt_allowance_explain(&p->checkpoint->allowance, status, error);
+    error->collect = false; /* parsing cannot continue where it failed */
   }
   p->failed = (status != XT_STATUS_ok && !error->collect) || p->event == XT_PUSH_DONE;
   *event = p->event;

@@ -30,6 +30,10 @@ int64_t xt_memory_budget(void);
 void *xt_memory_alloc(size_t size);
 void xt_memory_free(void *data);
 
+/* Charges memory that was not allocated by xt_memory_alloc to the budget. Returns false if it would be exceeded. */
+bool xt_memory_charge(int64_t bytes);
+void xt_memory_discharge(int64_t bytes);
+
 /* Returns why the last failed allocation of this thread failed, and resets the answer. */
 typedef enum { XT_REFUSED_NOT, XT_REFUSED_BUDGET, XT_REFUSED_MACHINE } xt_refused;
 xt_refused xt_memory_refused(void);
