@@ -19,14 +19,17 @@
 
 #include "core/base/cursor.h"
 #include "core/formats/named_records.h"
+#include "core/memory/memory.h"
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
 enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10, SEEN_BASE = 64 << 20 };
+enum { NAME_COST = 2 * sizeof(xt_table_item) + 4 * sizeof(xt_table_slot) }; /* of one name in a table that grows */
 
 typedef struct {
   xt_record *seen; /* the records read so far; may move */
   size_t count, capacity;
-  xt_table names; /* name → index in `seen` */
+  xt_table names;  /* name → index in `seen` */
+  int64_t charged; /* bytes of `names` in the budget */
   size_t root_size;
   const char *root;
 
@@ -96,6 +99,12 @@ static xt_status classify_record(xt_push *p, work *w, xt_error *error) {
   return XT_STATUS_ok;
 }
 
+static xt_status refuse_record(xt_error *error) {
+  xt_region_refused(error);
+  error->collect = false; /* the record has been read already, so the step cannot be repeated */
+  return error->status;
+}
+
 /* Adds the current record, whose sizes are known now, to `seen`. `flags` becomes 1 if it is a small text. */
 static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
   bool is_new;
@@ -107,6 +116,8 @@ static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
     w->seen = grown;
     w->capacity = capacity;
   }
+  if (!xt_memory_charge(NAME_COST)) return refuse_record(error);
+  w->charged += NAME_COST;
   size_t *at = xt_table_put(&w->names, w->record.name, w->record.name_size, &is_new);
   if (!at) return xt_open_no_memory(error);
   if (!is_new) return corrupt(p, error, "duplicate record name");
@@ -166,14 +177,14 @@ static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
   if (w->record.size < storage->bytes || w->record.size - storage->bytes >= xt_dtype_get(storage->dtype)->size)
     return corrupt(p, error, "the size of a record differs from that of its storage");
   w->storage_read = true;
-  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL), XT_STATUS_ok;
+  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL, error);
   xt_region *region = xt_region_new(w->record.size ? w->record.size : 1, 0);
   if (!region) return xt_region_refused(error);
   xt_status status = unpack(p, w, region->data, error);
   region->size = storage->bytes;
   p->received += storage->bytes;
-  if (status == XT_STATUS_ok) xt_push_complete(p, w->storage, region);
-  else xt_region_drop(region);
+  if (status == XT_STATUS_ok) return xt_push_complete(p, w->storage, region, error);
+  xt_region_drop(region);
   return status;
 }
 
@@ -268,13 +279,11 @@ static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *err
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
                        "invalid zip file: the record %s has %" PRIu64 " bytes but its storage has %" PRIu64,
                        xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, storage->bytes);
-  if (p->completed[w->storage]) return corrupt(p, error, "duplicate record name");
   w->storage_read = true;
   p->state = STORAGE_END;
   /* the central directory follows the last record, so there are always enough bytes for a descriptor */
   xt_push_consume(p, header, w->has_sizes ? w->record.size - storage->bytes : item - 1 + XT_ZIP_DESCRIPTOR_WINDOW);
-  xt_push_receive(p, w->storage);
-  return XT_STATUS_ok;
+  return xt_push_receive(p, w->storage, error);
 }
 
 /* After the data of a storage: up to an element's size of stray bytes, then the descriptor, if there is one. */
@@ -388,7 +397,11 @@ static xt_status read_directory(xt_push *p, work *w, xt_error *error) {
   }
 }
 
-static void free_work(void *object) { xt_table_free(&((work *)object)->names); }
+static void free_work(void *object) {
+  work *w = object;
+  xt_memory_discharge(w->charged);
+  xt_table_free(&w->names);
+}
 
 xt_status xt_zip_push(xt_push *p, xt_error *error) {
   work *w = p->work;

@@ -80,6 +80,15 @@ void *xt_memory_alloc(size_t size) {
   return data;
 }
 
+bool xt_memory_charge(int64_t bytes) {
+  if (atomic_fetch_add(&xt_memory_live.bytes, bytes) <= atomic_load(&budget) - bytes) return true;
+  refused = XT_REFUSED_BUDGET;
+  atomic_fetch_sub(&xt_memory_live.bytes, bytes);
+  return false;
+}
+
+void xt_memory_discharge(int64_t bytes) { atomic_fetch_sub(&xt_memory_live.bytes, bytes); }
+
 void xt_memory_free(void *data) {
   if (!data) return;
   xt_block *block = block_of(data);
