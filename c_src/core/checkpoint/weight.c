@@ -19,8 +19,7 @@ static uint64_t term_bytes(const xt_node *node) {
   case XT_NODE_SET:
   case XT_NODE_FROZENSET: return 96 + 56 * (uint64_t)node->list.count;
   case XT_NODE_DICT: return 48 + 28 * (uint64_t)node->list.count;
-  case XT_NODE_GLOBAL:
-    return 72 + text_weight(node->global.module_size) + text_weight(node->global.name_size);
+  case XT_NODE_GLOBAL: return 72 + text_weight(node->global.module_size) + text_weight(node->global.name_size);
   case XT_NODE_OBJECT: return 160;
   case XT_NODE_DEVICE: return 96 + text_weight(node->device.type_size);
   default: return 128;

@@ -57,8 +57,7 @@ static xt_status read_count(xt_push *p, work *w, xt_error *error) {
   w->next++;
   w->slack = xt_dtype_get(p->checkpoint->rebuild.storages[storage].dtype)->size - 1;
   xt_push_consume(p, (size_t)(data_offset - p->at), w->next < w->keys->list.count ? XT_LEGACY_PREFIX : 0);
-  xt_push_receive(p, storage);
-  return status;
+  return xt_push_receive(p, storage, error);
 }
 
 xt_status xt_legacy_push(xt_push *p, xt_error *error) {

@@ -101,8 +101,7 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
   if (find_storage(p, record, &storage)) {
     p->state = STORAGE;
     xt_push_request(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes after the elements */
-    xt_push_receive(p, storage);
-    return XT_STATUS_ok;
+    return xt_push_receive(p, storage, error);
   }
   bool object = has_name(record, "data.pkl");
   bool text = !object && xt_named_records_find_text(record->name, record->name_size);

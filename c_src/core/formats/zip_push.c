@@ -165,14 +165,14 @@ static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
   if (w->record.size < storage->bytes || w->record.size - storage->bytes >= xt_dtype_get(storage->dtype)->size)
     return corrupt(p, error, "the size of a record differs from that of its storage");
   w->storage_read = true;
-  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL), XT_STATUS_ok;
+  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL, error);
   xt_region *region = xt_region_new(w->record.size ? w->record.size : 1, 0);
   if (!region) return xt_region_refused(error);
   xt_status status = unpack(p, w, region->data, error);
   region->size = storage->bytes;
   p->received += storage->bytes;
-  if (status == XT_STATUS_ok) xt_push_complete(p, w->storage, region);
-  else xt_region_drop(region);
+  if (status == XT_STATUS_ok) return xt_push_complete(p, w->storage, region, error);
+  xt_region_drop(region);
   return status;
 }
 
@@ -267,13 +267,11 @@ static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *err
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
                        "invalid zip file: the record %s has %" PRIu64 " bytes but its storage has %" PRIu64,
                        xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, storage->bytes);
-  if (p->completed[w->storage]) return corrupt(p, error, "duplicate record name");
   w->storage_read = true;
   p->state = STORAGE_END;
   /* the central directory follows the last record, so there are always enough bytes for a descriptor */
   xt_push_consume(p, header, w->has_sizes ? w->record.size - storage->bytes : item - 1 + XT_ZIP_DESCRIPTOR_WINDOW);
-  xt_push_receive(p, w->storage);
-  return XT_STATUS_ok;
+  return xt_push_receive(p, w->storage, error);
 }
 
 /* After the data of a storage: up to an element's size of stray bytes, then the descriptor, if there is one. */

@@ -30,7 +30,8 @@ int64_t xt_memory_budget(void);
 void *xt_memory_alloc(size_t size);
 void xt_memory_free(void *data);
 
-/* Charges memory that was not allocated by xt_memory_alloc to the budget. Returns false if it would be exceeded. */
+/* Counts memory of another allocator in xt_memory_live.bytes. Returns false, without counting it, if the budget would
+ * be exceeded; xt_memory_refused then returns XT_REFUSED_BUDGET. */
 bool xt_memory_charge(int64_t bytes);
 void xt_memory_discharge(int64_t bytes);
 
