@@ -267,7 +267,7 @@ static xt_status load_spool(xt_push *p, xt_error *error) {
                              .stop = p->stop,
                              .context = p->context};
   xt_status status = xt_batch_load_begin(&p->loader, &reader, p->wanted, error);
-  p->loader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
+  p->loader.reader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
   if (status == XT_STATUS_ok) status = xt_batch_load_step(&p->loader, UINT64_MAX / 2, &finished, error);
   for (size_t i = 0; status == XT_STATUS_ok && i < p->storages; i++) {
     p->regions[i] = p->loader.regions[i];

@@ -199,7 +199,7 @@ static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_de
 /* Shares the memory of the file if its bytes can be used as they are. */
 static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
                         xt_view *out) {
-  out->data = in_memory(r, start, bytes);
+  out->data = r->copies ? NULL : in_memory(r, start, bytes);
   if (!out->data || !bytes || !xt_dtype_aligned(out->data, t->dtype)) return false;
   out->region = xt_region_keep(r->memory);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);

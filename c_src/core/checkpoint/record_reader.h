@@ -11,6 +11,7 @@ typedef struct {
   const xt_file *file;
   xt_region *memory;  /* used instead of the file if not NULL: its content (a binary, a mapping), shared with tensors */
   uint64_t memory_at; /* file offset where that memory begins */
+  bool copies;        /* tensors get copies of it instead */
   bool verify;        /* check the CRC of every record that is read */
   bool (*stop)(void *context); /* called regularly while reading a file; true stops with an error; may be NULL */
   void *context;
