@@ -3,6 +3,7 @@ defmodule ExTorch.HostileFiles.Archives do
   # Hostile legacy, tar and streaming files. Also valid ones with many tensors, which must load.
   import ExTorch.HostileFiles.Entry
   import ExTorch.Test.Pickle
+  alias ExTorch.HostileFiles.Instructions
   alias ExTorch.Test.{Formats, Hostile}
 
   def all, do: legacies() ++ tars() ++ streams()
@@ -27,7 +28,7 @@ defmodule ExTorch.HostileFiles.Archives do
       file("legacy: a key list of one key", 300_000, 10..3_000_000, [:corrupt, :limit], fn n ->
         [
           legacy_head(Formats.tensor_of(one.())),
-          make([text("0"), "q", <<0>>, "](", :binary.copy(<<"h", 0>>, n), "e"]),
+          make(list([text("0"), "q", <<0>>, :binary.copy(<<"h", 0>>, n)])),
           <<2::little-64>>,
           Formats.two_floats()
         ]
@@ -40,14 +41,9 @@ defmodule ExTorch.HostileFiles.Archives do
         fn n ->
           [
             legacy_head(Formats.tensor_of(one.())),
-            make([
-              text(:binary.copy("k", 100_000)),
-              "q",
-              <<0>>,
-              "](",
-              :binary.copy(<<"h", 0>>, n),
-              "e"
-            ])
+            make(
+              list([text(:binary.copy("k", 100_000)), "q", <<0>>, :binary.copy(<<"h", 0>>, n)])
+            )
           ]
         end
       ),
@@ -71,15 +67,7 @@ defmodule ExTorch.HostileFiles.Archives do
         10..5000,
         [:ok, :limit, :corrupt],
         fn n ->
-          system = [
-            "N",
-            "q",
-            <<0>>,
-            list(:binary.copy(<<"h", 0>>, n)),
-            "q",
-            <<1>>,
-            list(:binary.copy(<<"h", 1>>, n))
-          ]
+          system = Instructions.levels("N", n)
 
           Formats.legacy(
             Formats.tensor_of(one.()),
@@ -195,29 +183,17 @@ defmodule ExTorch.HostileFiles.Archives do
       end),
       tar("tar: views of references", 2000, 10..5000, [:ok, :corrupt, :limit], fn n ->
         Formats.tar(
-          views: [
-            tuple([int(7), int(1), int(0), int(2)]),
-            "q",
-            <<0>>,
-            "0",
-            list(:binary.copy(<<"h", 0>>, n))
-          ]
+          views:
+            list([
+              tuple([int(7), int(1), int(0), int(2)]),
+              "q",
+              <<0>>,
+              :binary.copy(<<"h", 0>>, n)
+            ])
         )
       end),
       tar("tar: a pickle of references", 700, 10..2000, [:ok, :limit], fn n ->
-        Formats.tar(
-          pickle:
-            make([
-              text("2"),
-              "Q",
-              "q",
-              <<0>>,
-              list(:binary.copy(<<"h", 0>>, n)),
-              "q",
-              <<1>>,
-              list(:binary.copy(<<"h", 1>>, n))
-            ])
-        )
+        Formats.tar(pickle: make(Instructions.levels([text("2"), "Q"], n)))
       end)
     ]
   end

@@ -35,4 +35,7 @@ defmodule ExTorch.HostileFiles.Instructions do
         numpy_dtype("f4"),
         pickled_bytes(<<0::32>>)
       ])
+
+  @doc "A value, n references to it, and n references to all of these."
+  def levels(value, n), do: tuple([value, put(0), list(gets(0, n)), put(1), list(gets(1, n))])
 end

@@ -4,7 +4,7 @@ defmodule ExTorch.HostileFiles.Rebuilds do
   import Bitwise
   import ExTorch.HostileFiles.Instructions
   import ExTorch.Test.Pickle
-  import ExTorch.Test.Formats, only: [pickled_bytes: 1, numpy_array: 3, numpy_dtype: 1]
+  import ExTorch.Test.Formats, only: [pickled_bytes: 1, numpy_dtype: 1]
 
   # See ExTorch.HostileFiles.Catalogue for the elements.
   def all, do: calls() ++ tensors()

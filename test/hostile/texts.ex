@@ -68,8 +68,7 @@ defmodule ExTorch.HostileFiles.Texts do
 
           ~s({"a":{) <>
             IO.iodata_to_binary(fields) <> ~s("dtype":"F32","shape":[0],"data_offsets":[0,0]}})
-        end,
-        [:ok]
+        end
       ),
       bad(
         "safetensors: a long name",

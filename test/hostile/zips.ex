@@ -3,6 +3,7 @@ defmodule ExTorch.HostileFiles.Zips do
   # Hostile zip files. Also valid ones with many tensors or records, which must load.
   import ExTorch.HostileFiles.Entry
   import ExTorch.Test.Pickle
+  alias ExTorch.HostileFiles.Instructions
   alias ExTorch.Test.{Hostile, Zip}
 
   def all, do: zips() ++ bombs()
@@ -115,16 +116,7 @@ defmodule ExTorch.HostileFiles.Zips do
         )
       end),
       file("zip: constants of references", 700, 10..2000, [:ok, :limit], fn n ->
-        constants =
-          make([
-            tensor(),
-            "q",
-            <<0>>,
-            list(:binary.copy(<<"h", 0>>, n)),
-            "q",
-            <<1>>,
-            tuple(:binary.copy(<<"h", 1>>, n))
-          ])
+        constants = make(Instructions.levels(tensor(), n))
 
         Zip.make([
           {"a/data/0", Hostile.four_floats()},
