@@ -35,8 +35,7 @@ defmodule ExTorch.HostileFiles.Child do
   defp measure(path, call, state) do
     parent = self()
 
-    {_, monitor} =
-      spawn_monitor(fn -> send(parent, {:measured, measure_here(path, call, state)}) end)
+    {_, monitor} = spawn_monitor(fn -> send(parent, {:measured, measure_here(path, call)}) end)
 
     result =
       receive do
@@ -47,16 +46,16 @@ defmodule ExTorch.HostileFiles.Child do
           %{
             answer: {:exit, inspect(reason, limit: 20, printable_limit: 200)},
             peak: 0,
-            added: 0,
             ms: 0,
             own: 0
           }
       end
 
-    Map.put(result, :leak, leak(state.live))
+    leak = leak(state.live)
+    Map.merge(result, %{leak: leak, kept: status("VmRSS") - state.rss})
   end
 
-  defp measure_here(path, call, state) do
+  defp measure_here(path, call) do
     file = Calls.prepare(call, path)
     live = Memory.live()
     :erlang.garbage_collect()
@@ -73,8 +72,7 @@ defmodule ExTorch.HostileFiles.Child do
     # The time of this VM's threads, if the machine is busy with something else.
     %{
       answer: answer,
-      peak: max(peak - state.rss, 0),
-      added: max(peak - before, 0),
+      peak: peak - before,
       ms: min(wall, cpu),
       wall: wall,
       own: own(value, max(native, 0))

@@ -121,6 +121,7 @@ defmodule ExTorch.HostileFiles.Zips do
         Zip.make([
           {"a/data/0", Hostile.four_floats()},
           {"a/data.pkl", make(tensor())},
+          {"a/constants/0", Hostile.four_floats()},
           {"a/constants.pkl", constants},
           {"a/version", "3\n"}
         ])
