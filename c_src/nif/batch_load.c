@@ -9,7 +9,7 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-/* A batch load in progress. It has entered the checkpoint. Only one caller at a time can use it. */
+/* A batch load in progress. It has entered the checkpoint until it is closed. Only one caller at a time can use it. */
 typedef struct {
   atomic_flag busy;
   bool begun;
@@ -30,11 +30,10 @@ static void free_discarded(xt_reapable *self) {
   free(self);
 }
 
-static void destroy_batch_load(ErlNifEnv *env, void *object) {
-  batch_load *self = object;
-  (void)env;
-  free(self->entries);
+/* Frees what the load holds: storages that are not part of a tensor, and those whose tensors are released later. */
+static void close_load(batch_load *self) {
   if (!self->begun) return;
+  self->begun = false;
   discarded_load *discarded = malloc(sizeof *discarded);
   if (discarded) {
     *discarded = (discarded_load){{NULL, free_discarded}, self->load};
@@ -44,6 +43,13 @@ static void destroy_batch_load(ErlNifEnv *env, void *object) {
   }
   xt_checkpoint_leave(self->checkpoint);
   enif_release_resource(self->checkpoint);
+}
+
+static void destroy_batch_load(ErlNifEnv *env, void *object) {
+  batch_load *self = object;
+  (void)env;
+  close_load(self);
+  free(self->entries);
 }
 
 const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = destroy_batch_load};
@@ -128,9 +134,11 @@ static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TE
       terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   const xt_checkpoint *c = self->load.reader.checkpoint;
   xt_storage_origin origin = {c, NULL, self->load.regions};
-  for (size_t i = 0; i < self->count && status == XT_STATUS_ok; i++)
-    status = xt_materialize_term(env, &origin, c->index.entries[self->entries[i]].tensor, &terms[i], error);
+  size_t made = 0;
+  for (; made < self->count && status == XT_STATUS_ok; made++)
+    status = xt_materialize_term(env, &origin, c->index.entries[self->entries[made]].tensor, &terms[made], error);
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
+  else if (made) xt_release_terms(env, terms, made - 1); /* the last one failed */
   enif_free(terms);
   return status;
 }
@@ -147,6 +155,10 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     return enif_make_badarg(env);
   if (atomic_flag_test_and_set(&self->busy))
     return xt_make_failure(env, XT_STATUS_busy, "another process is using this batch load");
+  if (!self->begun) {
+    atomic_flag_clear(&self->busy);
+    return xt_make_failure(env, XT_STATUS_released, "this batch load is closed; start a new one");
+  }
   self->load.reader.context = env;
   xt_checkpoint_handle *handle = self->checkpoint->handle;
   xt_status status = xt_batch_load_step(&self->load, budget, &finished, &error);
@@ -157,4 +169,15 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
                                   : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}
+
+/* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */
+ERL_NIF_TERM xt_nif_batch_load_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  batch_load *self;
+  (void)argc;
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self)) return enif_make_badarg(env);
+  if (atomic_flag_test_and_set(&self->busy)) return xt_am_ok; /* the destructor closes it */
+  close_load(self);
+  atomic_flag_clear(&self->busy);
+  return xt_am_ok;
 }

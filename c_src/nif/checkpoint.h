@@ -29,7 +29,7 @@ typedef struct {
   uint64_t offset;
 } xt_checkpoint_options;
 
-/* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, offset}. */
+/* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, memory, offset}. */
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out);

@@ -7,15 +7,15 @@
 
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
-  ErlNifUInt64 numbers[5];
+  ErlNifUInt64 numbers[6];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 8 || !xt_get_bool(env, items[0], &out->strict) ||
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 9 || !xt_get_bool(env, items[0], &out->strict) ||
       !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
-  for (int i = 0; i < 5; i++)
+  for (int i = 0; i < 6; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
-  out->offset = numbers[4];
-  out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3]};
+  out->offset = numbers[5];
+  out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
 

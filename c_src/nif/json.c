@@ -7,8 +7,6 @@
 #include "nif/table.h"
 #include "nif/term.h"
 
-enum { ARENA_BASE = 1 << 20, ARENA_RATIO = 64 };
-
 /* Reads the whole file, which must be a regular file of at most `limit` bytes. The caller frees *text. */
 static xt_status read_file(const char *path, uint64_t limit, uint8_t **text, size_t *size, xt_error *error) {
   xt_file file = {.fd = -1};
@@ -38,10 +36,12 @@ ERL_NIF_TERM xt_nif_json_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !enif_get_uint64(env, argv[1], &limit)) return enif_make_badarg(env);
   xt_status status = read_file(path, limit, &text, &size, &error);
-  xt_arena arena = {.limit = ARENA_BASE + ARENA_RATIO * size};
+  xt_allowance allowance = {.limit = xt_allowance_for(size)};
+  xt_arena arena = {.allowance = &allowance};
   if (status == XT_STATUS_ok) status = xt_node_from_json(text, size, &arena, &root, &error);
   if (status == XT_STATUS_ok && !xt_make_node(env, NULL, root, &term))
     status = xt_error_set(&error, XT_STATUS_no_memory, "out of memory while decoding JSON");
+  status = xt_allowance_explain(&allowance, status, &error);
   xt_arena_free(&arena);
   free(text);
   return xt_make_result(env, status, term, &error);

@@ -1,7 +1,10 @@
 /* Loads checkpoints that arrive in chunks (ExTorch.Streaming.Loader).
  *
  * Only one process at a time can use a loader, between loader_claim and loader_release. Each release increments a
- * number. It identifies the current state of the loader, so feeding an old one is an error. */
+ * number. It identifies the current state of the loader, so feeding an old one is an error.
+ *
+ * When loading has ended, or when the process that has claimed the loader dies, everything that the loader holds is
+ * freed at once: another process may keep the resource alive for long. */
 #include "nif/loader.h"
 
 #include <stdlib.h>
@@ -9,6 +12,7 @@
 
 #include "core/memory/memory.h"
 #include "core/os/thread.h"
+#include "nif/materialize.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 
@@ -18,6 +22,9 @@ typedef struct {
   xt_mutex lock; /* protects the fields below */
   bool claimed;
   ErlNifPid owner;
+  ErlNifMonitor monitor; /* of the owner */
+  bool inside;           /* a call of the owner is using the loader */
+  bool abandoned;        /* the owner has died during that call */
   uint64_t number;
   xt_loader *loader; /* NULL once loading has ended */
   size_t resume;     /* bytes of the current chunk that were used by earlier calls */
@@ -26,6 +33,7 @@ typedef struct {
 static void free_loader(xt_reapable *self) {
   xt_loader *loader = (xt_loader *)self;
   xt_push_free(&loader->push);
+  atomic_fetch_or(&loader->checkpoint->state, 1); /* closes it; the last call that leaves it frees it */
   xt_checkpoint_leave(loader->checkpoint);
   enif_release_resource(loader->checkpoint);
   free(loader->missing);
@@ -33,7 +41,26 @@ static void free_loader(xt_reapable *self) {
   free(loader->waiting);
   free(loader->users);
   free(loader->counted);
+  xt_memory_discharge(loader->charged);
   free(loader);
+}
+
+/* Unlocks the resource and frees what it holds if `ended`. */
+static void unlock(loader_resource *resource, bool ended) {
+  xt_loader *discarded = ended ? resource->loader : NULL;
+  if (ended) resource->loader = NULL;
+  xt_mutex_unlock(&resource->lock);
+  if (discarded) xt_reaper_push(&discarded->reapable);
+}
+
+static void owner_died(ErlNifEnv *env, void *object, ErlNifPid *pid, ErlNifMonitor *monitor) {
+  loader_resource *resource = object;
+  (void)env;
+  xt_mutex_lock(&resource->lock);
+  bool owned = resource->claimed && !enif_compare_pids(pid, &resource->owner) &&
+               !enif_compare_monitors(monitor, &resource->monitor);
+  resource->abandoned = owned;
+  unlock(resource, owned && !resource->inside);
 }
 
 static void destroy_loader(ErlNifEnv *env, void *object) {
@@ -43,7 +70,7 @@ static void destroy_loader(ErlNifEnv *env, void *object) {
   xt_mutex_destroy(&resource->lock);
 }
 
-const ErlNifResourceTypeInit xt_loader_callbacks = {.dtor = destroy_loader};
+const ErlNifResourceTypeInit xt_loader_callbacks = {.dtor = destroy_loader, .down = owner_died};
 
 /* loader_new(options, spool_bytes) :: {:ok, {loader, checkpoint}, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_loader_new(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
@@ -81,8 +108,10 @@ static xt_status claim(ErlNifEnv *env, loader_resource *resource, uint64_t numbe
   if (number != resource->number)
     return xt_error_set(error, XT_STATUS_stale,
                         "this loader was already fed; continue with the one that feed/2 returned");
-  resource->claimed = true;
   enif_self(env, &resource->owner);
+  if (enif_monitor_process(env, resource, &resource->owner, &resource->monitor))
+    return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
+  resource->claimed = true;
   resource->resume = 0;
   return XT_STATUS_ok;
 }
@@ -101,30 +130,39 @@ ERL_NIF_TERM xt_nif_loader_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   return xt_make_result(env, status, xt_am_ok, &error);
 }
 
-/* Decodes a loader that the calling process has claimed. */
-static bool get_claimed(ErlNifEnv *env, ERL_NIF_TERM term, loader_resource **out) {
+/* Decodes a loader that the calling process has claimed. It stays valid until `leave`. */
+static bool enter(ErlNifEnv *env, ERL_NIF_TERM term, loader_resource **out) {
   ErlNifPid self;
   if (!enif_get_resource(env, term, xt_loader_type, (void **)out)) return false;
   enif_self(env, &self);
   xt_mutex_lock(&(*out)->lock);
   bool mine = (*out)->claimed && !enif_compare_pids(&self, &(*out)->owner) && (*out)->loader;
+  if (mine) (*out)->inside = true;
   xt_mutex_unlock(&(*out)->lock);
   return mine;
 }
 
-/* loader_release(loader, ended?) :: number     the number to pass to the next loader_claim */
+/* Returns the result, so that a call can end with `return leave(…)`. */
+static ERL_NIF_TERM leave(loader_resource *resource, ERL_NIF_TERM result) {
+  xt_mutex_lock(&resource->lock);
+  resource->inside = false;
+  unlock(resource, resource->abandoned);
+  return result;
+}
+
+/* loader_release(loader, ended?) :: number     the number to pass to the next loader_claim
+ *
+ * If loading has ended, everything that the loader holds is freed, and its checkpoint is closed. */
 ERL_NIF_TERM xt_nif_loader_release(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   loader_resource *resource;
   bool ended;
   (void)argc;
-  if (!get_claimed(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &ended)) return enif_make_badarg(env);
+  if (!xt_get_bool(env, argv[1], &ended) || !enter(env, argv[0], &resource)) return enif_make_badarg(env);
+  enif_demonitor_process(env, resource, &resource->monitor);
   xt_mutex_lock(&resource->lock);
-  xt_loader *discarded = ended ? resource->loader : NULL;
-  if (ended) resource->loader = NULL;
-  resource->claimed = false;
+  resource->claimed = resource->inside = false;
   uint64_t number = ++resource->number;
-  xt_mutex_unlock(&resource->lock);
-  if (discarded) xt_reaper_push(&discarded->reapable);
+  unlock(resource, ended || resource->abandoned);
   return enif_make_uint64(env, number);
 }
 
@@ -159,20 +197,13 @@ static ERL_NIF_TERM make_sizes(ErlNifEnv *env, const xt_loader *loader, const bo
   return enif_make_tuple2(env, enif_make_uint64(env, to_receive), enif_make_uint64(env, tensors));
 }
 
-/* loader_select(loader, [entry's index] | :all) :: {:ok, {bytes to receive, bytes of all tensors}, 0} | {:error, e}
- *
- * Called once, after loader_feed has returned :described. */
-ERL_NIF_TERM xt_nif_loader_select(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  loader_resource *resource;
+static ERL_NIF_TERM select_entries(ErlNifEnv *env, xt_loader *loader, ERL_NIF_TERM entries) {
   xt_error error;
-  (void)argc;
-  if (!get_claimed(env, argv[0], &resource)) return enif_make_badarg(env);
-  xt_loader *loader = resource->loader;
   if (!loader->push.regions || loader->missing) return enif_make_badarg(env);
   size_t count = loader->push.checkpoint->index.count;
   bool *selected = calloc(count + 1, sizeof *selected);
   if (!selected) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while loading tensors");
-  if (!get_selected(env, argv[1], selected, count)) {
+  if (!get_selected(env, entries, selected, count)) {
     free(selected);
     return enif_make_badarg(env);
   }
@@ -180,6 +211,16 @@ ERL_NIF_TERM xt_nif_loader_select(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
   ERL_NIF_TERM sizes = status == XT_STATUS_ok ? make_sizes(env, loader, selected) : xt_am_nil;
   free(selected);
   return xt_make_result(env, status, sizes, &error);
+}
+
+/* loader_select(loader, [entry's index] | :all) :: {:ok, {bytes to receive, bytes of all tensors}, 0} | {:error, e}
+ *
+ * Called once, after loader_feed has returned :described. */
+ERL_NIF_TERM xt_nif_loader_select(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  loader_resource *resource;
+  (void)argc;
+  if (!enter(env, argv[0], &resource)) return enif_make_badarg(env);
+  return leave(resource, select_entries(env, resource->loader, argv[1]));
 }
 
 /* ---- Feeding ---- */
@@ -232,16 +273,31 @@ static xt_status feed(loader_resource *resource, const ErlNifBinary *chunk, cons
   return status;
 }
 
+static void release_tensors(const xt_ready_tensors *out) {
+  ERL_NIF_TERM pair, list = out->list;
+  const ERL_NIF_TERM *parts;
+  int arity;
+  while (enif_get_list_cell(out->env, list, &pair, &list))
+    if (enif_get_tuple(out->env, pair, &arity, &parts)) xt_release_terms(out->env, &parts[1], 1);
+}
+
+static bool caller_is_dead(void *env) { return !enif_is_current_process_alive(env); }
+
 static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const ErlNifBinary *chunk,
                                const xt_loader_limits *limits) {
   xt_push *push = &resource->loader->push;
+  push->stop = caller_is_dead;
+  push->context = env;
   xt_error error;
   xt_ready_tensors out = {env, enif_make_list(env, 0), 0};
   feed_result result = {XT_PUSH_MORE, false};
   xt_status status = feed(resource, chunk, limits, &out, &result, &error);
   /* tensors that were created before the budget was exhausted must not be lost */
   bool retry = status != XT_STATUS_ok && error.collect && out.count;
-  if (status != XT_STATUS_ok && !retry) return xt_make_error(env, &error);
+  if (status != XT_STATUS_ok && !retry) {
+    release_tensors(&out);
+    return xt_make_error(env, &error);
+  }
   ERL_NIF_TERM received = enif_make_uint64(env, push->received);
   ERL_NIF_TERM missing = enif_make_uint64(env, xt_push_missing(push));
   if (retry || (result.paused && result.event == XT_PUSH_MORE) || result.event == XT_PUSH_STORAGE)
@@ -262,15 +318,17 @@ static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const 
 ERL_NIF_TERM xt_nif_loader_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   loader_resource *resource;
   ErlNifBinary chunk;
-  if (!get_claimed(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &chunk)) return enif_make_badarg(env);
+  if (!enif_inspect_binary(env, argv[1], &chunk) || !enter(env, argv[0], &resource)) return enif_make_badarg(env);
   const xt_loader *loader = resource->loader;
-  if (resource->resume > chunk.size || (loader->push.regions && !loader->missing)) return enif_make_badarg(env);
+  if (resource->resume > chunk.size || (loader->push.regions && !loader->missing))
+    return leave(resource, enif_make_badarg(env));
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
   bool is_brief = loader->plain && loader->next_immediate && is_light(loader);
   if (!on_dirty && !is_brief)
-    return enif_schedule_nif(env, "loader_feed", XT_DIRTY_CPU, xt_nif_loader_feed, argc, argv);
+    return leave(resource, enif_schedule_nif(env, "loader_feed", XT_DIRTY_CPU, xt_nif_loader_feed, argc, argv));
   if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
-  return feed_chunk(env, resource, &chunk, on_dirty ? &xt_loader_dirty_limits : &xt_loader_brief_limits);
+  return leave(resource,
+               feed_chunk(env, resource, &chunk, on_dirty ? &xt_loader_dirty_limits : &xt_loader_brief_limits));
 }
 
 /* loader_ended(loader) :: {:error, e}     for a stream that ended early; the error contains the number of bytes
@@ -279,7 +337,7 @@ ERL_NIF_TERM xt_nif_loader_ended(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   loader_resource *resource;
   xt_error error;
   (void)argc;
-  if (!get_claimed(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (!enter(env, argv[0], &resource)) return enif_make_badarg(env);
   xt_push_end(&resource->loader->push, &error);
-  return xt_make_error(env, &error);
+  return leave(resource, xt_make_error(env, &error));
 }

@@ -27,6 +27,7 @@ typedef struct {
   bool *counted;                      /* per storage: it was complete and is subtracted from `missing` */
   bool plain;                         /* every selected tensor can be created in microseconds */
   size_t next_immediate;              /* the next entry to check for needing no storage */
+  int64_t charged;                    /* bytes of these arrays in the budget */
 } xt_loader;
 
 /* The tensors that a call has created. */

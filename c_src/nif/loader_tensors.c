@@ -2,12 +2,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory/memory.h"
 #include "nif/loader.h"
 #include "nif/materialize.h"
 #include "nif/tensor.h"
 
 const xt_loader_limits xt_loader_dirty_limits = {32 << 20, 10000, false};
 const xt_loader_limits xt_loader_brief_limits = {256 << 10, 32, true};
+
+/* What the arrays of a loader take. Most entries wait for one storage. */
+enum {
+  ENTRY_COST = sizeof(uint32_t) + sizeof(size_t),
+  STORAGE_COST = 2 * sizeof(size_t) + sizeof(bool),
+};
 
 typedef void storage_callback(xt_loader *loader, size_t entry, uint32_t storage);
 
@@ -64,6 +71,9 @@ static void count_users(xt_loader *loader, const bool *selected) {
 xt_status xt_loader_select(xt_loader *loader, const bool *selected, xt_error *error) {
   const xt_checkpoint *c = loader->push.checkpoint;
   size_t entries = c->index.count, storages = c->rebuild.storage_count;
+  int64_t bytes = (int64_t)(entries * ENTRY_COST + storages * STORAGE_COST);
+  if (!xt_memory_charge(bytes)) return xt_region_refused(error);
+  loader->charged = bytes;
   loader->missing = calloc(entries + 1, sizeof *loader->missing);
   loader->users = calloc(storages + 1, sizeof *loader->users);
   loader->first = calloc(storages + 2, sizeof *loader->first);

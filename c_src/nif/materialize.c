@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "nif/frozen_binary.h"
+#include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
@@ -168,4 +169,10 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, c
   xt_status status = xt_materialize_tensor(origin, t, &tensor, error);
   if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
   return status;
+}
+
+void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count) {
+  xt_tensor_resource *tensor;
+  for (size_t i = 0; i < count; i++)
+    if (xt_get_tensor(env, terms[i], &tensor)) xt_nif_tensor_release(env, 1, &terms[i]);
 }

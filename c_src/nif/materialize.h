@@ -18,6 +18,10 @@ typedef struct {
 xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
                               ERL_NIF_TERM *out, xt_error *error);
 
+/* Releases the tensors of a call that failed after it had created them. They would stay allocated until the next
+ * garbage collection of the caller. */
+void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count);
+
 /* Creates a strided, meta, sparse or quantized tensor, with its conj and neg bits and its requires_grad flag. */
 xt_status xt_materialize_tensor(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
                                 xt_error *error);

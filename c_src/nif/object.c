@@ -1,7 +1,10 @@
 /* Converts object trees to Elixir terms. */
 #include "nif/object.h"
 
+#include <string.h>
+
 #include "nif/checkpoint.h"
+#include "nif/map.h"
 #include "nif/table.h"
 
 /* ---- Leaves ---- */
@@ -120,7 +123,18 @@ typedef struct {
   size_t depth, depth_room;
   ERL_NIF_TERM *terms;
   size_t count, room;
+  ERL_NIF_TERM *shared; /* the term of each shared node, 0 if not made yet; NULL to make a term for each occurrence */
 } builder;
+
+/* A shared node with tensors has other tensors at each occurrence if the tensors are represented by their entries. */
+static ERL_NIF_TERM *shared_term(const builder *b, const xt_node *node) {
+  return b->shared && node->shared && !node->has_tensors ? &b->shared[node->shared - 1] : NULL;
+}
+
+static void remember(builder *b, const xt_node *node, ERL_NIF_TERM term) {
+  ERL_NIF_TERM *slot = shared_term(b, node);
+  if (slot) *slot = term;
+}
 
 static bool push_term(builder *b, ERL_NIF_TERM term) {
   if (b->count == b->room) {
@@ -135,12 +149,17 @@ static bool push_term(builder *b, ERL_NIF_TERM term) {
 }
 
 static bool push_node(builder *b, const xt_node *node) {
-  ERL_NIF_TERM term;
+  ERL_NIF_TERM term, *made = shared_term(b, node);
+  if (made && *made) return push_term(b, *made);
   if (node->kind == XT_NODE_TENSOR)
     return b->tensor_next < b->tensor_count && push_term(b, b->tensors[b->tensor_next++]);
   bool container = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
                    node->kind == XT_NODE_SUBCLASS;
-  if (!container) return make_leaf(b->env, b->c, node, &term) && push_term(b, term);
+  if (!container) {
+    if (!make_leaf(b->env, b->c, node, &term)) return false;
+    remember(b, node, term);
+    return push_term(b, term);
+  }
   if (b->depth == b->depth_room) {
     size_t room = b->depth_room ? 2 * b->depth_room : 16;
     frame *grown = enif_realloc(b->frames, room * sizeof *grown);
@@ -152,17 +171,19 @@ static bool push_node(builder *b, const xt_node *node) {
   return true;
 }
 
-/* If a key occurs twice, the later value is used, as in Python. */
-static ERL_NIF_TERM make_map(builder *b, const ERL_NIF_TERM *items, size_t count) {
-  ERL_NIF_TERM map, *split = enif_alloc((count ? count : 1) * sizeof *split);
-  size_t pairs = count / 2;
-  for (size_t i = 0; split && i < pairs; i++) split[i] = items[2 * i], split[pairs + i] = items[2 * i + 1];
-  bool made = split && enif_make_map_from_arrays(b->env, split, split + pairs, pairs, &map);
-  enif_free(split);
-  if (made) return map;
-  map = enif_make_new_map(b->env);
-  for (size_t i = 0; i < pairs; i++) enif_make_map_put(b->env, map, items[2 * i], items[2 * i + 1], &map);
-  return map;
+/* The keys and values of a map: of a dict from its items, of a set from its elements and one value. */
+static bool make_map(builder *b, const ERL_NIF_TERM *items, size_t count, bool is_dict, ERL_NIF_TERM value,
+                     ERL_NIF_TERM *out) {
+  size_t pairs = is_dict ? count / 2 : count;
+  ERL_NIF_TERM *keys = enif_alloc((2 * pairs + 1) * sizeof *keys);
+  if (!keys) return false;
+  for (size_t i = 0; i < pairs; i++) {
+    keys[i] = items[is_dict ? 2 * i : i];
+    keys[pairs + i] = is_dict ? items[2 * i + 1] : value;
+  }
+  bool made = xt_make_map(b->env, keys, keys + pairs, pairs, out);
+  enif_free(keys);
+  return made;
 }
 
 static ERL_NIF_TERM make_pairs(builder *b, const ERL_NIF_TERM *items, size_t count) {
@@ -174,16 +195,15 @@ static ERL_NIF_TERM make_pairs(builder *b, const ERL_NIF_TERM *items, size_t cou
 }
 
 /* A MapSet has its elements as the keys of a map. The value of each key is copied from the template. */
-static ERL_NIF_TERM make_set(builder *b, const ERL_NIF_TERM *items, size_t count) {
-  ERL_NIF_TERM map = enif_make_new_map(b->env), inner, key, value = xt_am_nil, set;
+static bool make_set(builder *b, const ERL_NIF_TERM *items, size_t count, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM map, inner, key, value = xt_am_nil;
   ErlNifMapIterator at;
   if (enif_get_map_value(b->env, b->set, xt_am_map, &inner) &&
       enif_map_iterator_create(b->env, inner, &at, ERL_NIF_MAP_ITERATOR_FIRST)) {
     enif_map_iterator_get_pair(b->env, &at, &key, &value);
     enif_map_iterator_destroy(b->env, &at);
   }
-  for (size_t i = 0; i < count; i++) enif_make_map_put(b->env, map, items[i], value, &map);
-  return enif_make_map_update(b->env, b->set, xt_am_map, map, &set) ? set : map;
+  return make_map(b, items, count, false, value, &map) && enif_make_map_update(b->env, b->set, xt_am_map, map, out);
 }
 
 static ERL_NIF_TERM make_object(builder *b, const xt_node *node, const ERL_NIF_TERM *items) {
@@ -200,30 +220,42 @@ static ERL_NIF_TERM make_subclass(builder *b, const ERL_NIF_TERM *items) {
   return xt_make_struct(b->env, keys, (ERL_NIF_TERM[]){xt_am_module_tensor_subclass, items[1], items[2], items[0]}, 4);
 }
 
-/* Makes the term of a container from the terms of its children. */
-static ERL_NIF_TERM make_container(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count) {
+/* Makes the term of a container from the terms of its children. Returns false if out of memory. */
+static bool make_container(builder *b, const xt_node *node, const ERL_NIF_TERM *items, size_t count,
+                           ERL_NIF_TERM *out) {
   switch (node->kind) {
-  case XT_NODE_LIST: return enif_make_list_from_array(b->env, items, (unsigned)count);
-  case XT_NODE_TUPLE: return enif_make_tuple_from_array(b->env, items, (unsigned)count);
-  case XT_NODE_DICT: return b->ordered ? make_pairs(b, items, count) : make_map(b, items, count);
-  case XT_NODE_OBJECT: return make_object(b, node, items);
-  case XT_NODE_SUBCLASS: return make_subclass(b, items);
-  default: return b->set ? make_set(b, items, count) : enif_make_list_from_array(b->env, items, (unsigned)count);
+  case XT_NODE_TUPLE: *out = enif_make_tuple_from_array(b->env, items, (unsigned)count); return true;
+  case XT_NODE_OBJECT: *out = make_object(b, node, items); return true;
+  case XT_NODE_SUBCLASS: *out = make_subclass(b, items); return true;
+  case XT_NODE_DICT:
+    if (!b->ordered) return make_map(b, items, count, true, 0, out);
+    *out = make_pairs(b, items, count);
+    return true;
+  case XT_NODE_SET:
+  case XT_NODE_FROZENSET:
+    if (b->set) return make_set(b, items, count, out);
+    break;
+  default: break;
   }
+  *out = enif_make_list_from_array(b->env, items, (unsigned)count);
+  return true;
+}
+
+static bool finish_container(builder *b) {
+  frame *at = &b->frames[--b->depth];
+  ERL_NIF_TERM term;
+  if (!make_container(b, at->node, b->terms + at->base, b->count - at->base, &term)) return false;
+  b->count = at->base;
+  remember(b, at->node, term);
+  return push_term(b, term);
 }
 
 static bool build(builder *b, const xt_node *root, ERL_NIF_TERM *out) {
   bool ok = push_node(b, root);
   while (ok && b->depth) {
     frame *at = &b->frames[b->depth - 1];
-    if (at->next < xt_child_count(at->node)) {
-      ok = push_node(b, xt_child_at(at->node, at->next++).node);
-      continue;
-    }
-    ERL_NIF_TERM term = make_container(b, at->node, b->terms + at->base, b->count - at->base);
-    b->count = at->base;
-    b->depth--;
-    ok = push_term(b, term);
+    ok = at->next < xt_child_count(at->node) ? push_node(b, xt_child_at(at->node, at->next++).node)
+                                             : finish_container(b);
   }
   if (ok) *out = b->terms[0];
   enif_free(b->frames);
@@ -253,7 +285,11 @@ ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TE
   b.c = &resource->handle->checkpoint;
   b.tensor_count = (size_t)arity;
   bool complete = b.tensor_count == b.c->index.count;
-  bool built = complete && build(&b, b.c->root, &term);
+  size_t shared = b.c->index.shared + 1;
+  b.shared = enif_alloc(shared * sizeof *b.shared);
+  if (b.shared) memset(b.shared, 0, shared * sizeof *b.shared);
+  bool built = complete && b.shared && build(&b, b.c->root, &term);
+  enif_free(b.shared);
   xt_checkpoint_leave(resource);
   if (!complete) return enif_make_badarg(env);
   if (!built) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while building the object");

@@ -229,6 +229,9 @@ defmodule ExTorch.Native do
           result({:more, non_neg_integer()} | {:done, list()})
   def batch_load_step(_batch, _bytes), do: :erlang.nif_error(not_loaded())
 
+  @spec batch_load_close(reference()) :: :ok
+  def batch_load_close(_batch), do: :erlang.nif_error(not_loaded())
+
   @spec checkpoint_read_record(
           checkpoint(),
           String.t(),

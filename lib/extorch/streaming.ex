@@ -107,17 +107,41 @@ defmodule ExTorch.Streaming do
   @spec load(Enumerable.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def load(enumerable, opts \\ []) do
     enumerable
-    |> Enum.reduce_while({:more, Loader.new(opts)}, fn chunk, {:more, loader} ->
-      case Loader.feed(loader, chunk) do
-        {:more, loader} -> {:cont, {:more, loader}}
-        other -> {:halt, other}
-      end
-    end)
+    |> feed_all(Loader.new(opts))
     |> case do
       {:more, loader} -> Loader.ended(loader)
       {:done, term, rest} -> {:ok, term, rest}
       {:error, error} -> {:error, error}
     end
+  end
+
+  # The state of the loader is the accumulator of a suspended reduction, so that it is known if the enumerable raises.
+  defp feed_all(enumerable, loader), do: feed_next(Pull.start(enumerable), loader)
+
+  defp feed_next(pull, loader) do
+    case Pull.next(pull) do
+      {:ok, chunk, pull} ->
+        case feed_or_stop(pull, loader, chunk) do
+          {:more, loader} -> feed_next(pull, loader)
+          other -> Pull.stop(pull) && other
+        end
+
+      {:done, _pull} ->
+        {:more, loader}
+
+      {:raised, exception} ->
+        Loader.ended(loader)
+        Pull.reraise(exception)
+    end
+  end
+
+  # A callback may raise.
+  defp feed_or_stop(pull, loader, chunk) do
+    Loader.feed(loader, chunk)
+  catch
+    kind, reason ->
+      Pull.stop(pull)
+      :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   @doc "Same as `load/2` but returns `{term, rest}` and raises on error."
@@ -141,14 +165,20 @@ defmodule ExTorch.Streaming do
     Stream.resource(
       fn -> {Pull.start(enumerable), Loader.start(options, false)} end,
       &next_tensors/1,
-      fn {pull, _loader} -> Pull.stop(pull) end
+      &stop_tensors/1
     )
+  end
+
+  defp stop_tensors({pull, state}) do
+    if is_struct(state, Loader), do: Loader.ended(state)
+    Pull.stop(pull)
   end
 
   # Errors are raised by the next call, when the accumulator has the new `pull` and the tensors that were complete have
   # been emitted. Stream.resource/3 then passes this `pull` to the function that stops it.
   defp next_tensors({pull, :done}), do: {:halt, {pull, :done}}
   defp next_tensors({_pull, {:failed, error}}), do: raise(error)
+  defp next_tensors({_pull, {:raised, exception}}), do: Pull.reraise(exception)
 
   defp next_tensors({pull, loader}) do
     case Pull.next(pull) do
@@ -157,13 +187,17 @@ defmodule ExTorch.Streaming do
 
         case result do
           {:more, loader} -> {ready, {pull, loader}}
-          {:done, _loader, _rest} -> {ready, {pull, :done}}
+          {:done, nil, _rest} -> {ready, {pull, :done}}
           {:error, error} -> {ready, {pull, {:failed, error}}}
         end
 
       {:done, pull} ->
         {:error, error} = Loader.ended(loader)
         {[], {pull, {:failed, error}}}
+
+      {:raised, exception} ->
+        Loader.ended(loader)
+        {[], {:closed, {:raised, exception}}}
     end
   end
 

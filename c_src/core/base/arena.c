@@ -10,12 +10,12 @@
 typedef struct xt_arena_chunk {
   struct xt_arena_chunk *next;
   size_t used, size;
-  max_align_t data[];
+  uint64_t data[];
 } chunk;
 
 /* Each chunk is twice as large as the one before it, up to LAST_CHUNK. Chunks of MAPPED bytes and more are mapped with
  * huge pages: without them, building the tree of ten thousand tensors spends a quarter of its time in page faults. */
-enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(max_align_t) };
+enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(uint64_t) };
 
 /* Up to KEPT chunks of LAST_CHUNK bytes are kept for the next arena. Otherwise a program that opens many files would
  * map and clear the same pages for each of them. */
@@ -66,24 +66,23 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
   bytes = (bytes + ALIGN - 1) / ALIGN * ALIGN;
   if (!bytes) bytes = ALIGN;
-  if (arena->limit && (arena->used > arena->limit || bytes > arena->limit - arena->used)) {
-    arena->exceeded = true;
-    return NULL;
-  }
   chunk *head = arena->chunks;
   if (!head || head->size - head->used < bytes) {
     size_t room = head ? 2 * head->size : FIRST_CHUNK;
     if (room >= LAST_CHUNK) room = LAST_CHUNK - sizeof(chunk); /* chunk and header fill whole huge pages */
     if (room < bytes) room = bytes;
+    if (!xt_allowance_take(arena->allowance, sizeof(chunk) + room)) return NULL;
     head = new_chunk(room);
-    if (!head) return NULL;
+    if (!head) {
+      xt_allowance_return(arena->allowance, sizeof(chunk) + room);
+      return NULL;
+    }
     head->next = arena->chunks;
     head->size = room;
     arena->chunks = head;
   }
   void *piece = (char *)head->data + head->used;
   head->used += bytes;
-  arena->used += bytes;
   return piece;
 }
 
@@ -96,7 +95,8 @@ char *xt_arena_text(xt_arena *arena, const char *text, size_t size) {
 void xt_arena_free(xt_arena *arena) {
   for (chunk *next, *at = arena->chunks; at; at = next) {
     next = at->next;
+    xt_allowance_return(arena->allowance, sizeof *at + at->size);
     free_chunk(at);
   }
-  *arena = (xt_arena){0};
+  arena->chunks = NULL;
 }

@@ -3,20 +3,19 @@
 #ifndef XT_BASE_ARENA_H
 #define XT_BASE_ARENA_H
 
-#include <stdbool.h>
 #include <stddef.h>
+
+#include "core/memory/allowance.h"
 
 struct xt_arena_chunk;
 
 typedef struct {
   struct xt_arena_chunk *chunks;
-  size_t used;   /* bytes allocated so far */
-  size_t limit;  /* maximum of `used`; 0 means no limit */
-  bool exceeded; /* an allocation failed because of the limit */
+  xt_allowance *allowance; /* the chunks are taken from it; NULL for none */
 } xt_arena;
 
-/* Returns zeroed memory, aligned for any type. Returns NULL if the limit is exceeded, if there is not enough memory or
- * if count * size overflows. */
+/* Returns zeroed memory, aligned for pointers and 64-bit numbers. Returns NULL if the allowance is used up, if there is
+ * not enough memory or if count * size overflows. */
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size);
 
 /* Returns a NUL-terminated copy of size bytes of text, or NULL like xt_arena_alloc. */

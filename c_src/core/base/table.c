@@ -45,8 +45,13 @@ static xt_table_slot *find(const xt_table *table, const void *key, size_t size, 
 }
 
 static bool grow_slots(xt_table *table, size_t room) {
+  uint64_t more = (room - table->room) * sizeof(xt_table_slot);
+  if (!xt_allowance_take(table->allowance, more)) return false;
   xt_table_slot *slots = calloc(room, sizeof *slots);
-  if (!slots) return false;
+  if (!slots) {
+    xt_allowance_return(table->allowance, more);
+    return false;
+  }
   for (size_t i = 0; i < table->room; i++) {
     if (!table->slots[i].item) continue;
     size_t at = table->slots[i].hash & (room - 1);
@@ -63,8 +68,13 @@ bool xt_table_reserve(xt_table *table, size_t count) {
   if (count > UINT32_MAX / 4) return false;
   if (count > table->items_room) {
     size_t room = 2 * table->items_room > count ? 2 * table->items_room : count + 8;
+    uint64_t more = (room - table->items_room) * sizeof(xt_table_item);
+    if (!xt_allowance_take(table->allowance, more)) return false;
     xt_table_item *items = realloc(table->items, room * sizeof *items);
-    if (!items) return false;
+    if (!items) {
+      xt_allowance_return(table->allowance, more);
+      return false;
+    }
     table->items = items;
     table->items_room = room;
   }
@@ -95,5 +105,6 @@ size_t *xt_table_get(const xt_table *table, const void *key, size_t size) {
 void xt_table_free(xt_table *table) {
   free(table->items);
   free(table->slots);
-  *table = (xt_table){0};
+  xt_allowance_return(table->allowance, table->room * sizeof *table->slots + table->items_room * sizeof *table->items);
+  *table = (xt_table){.allowance = table->allowance};
 }

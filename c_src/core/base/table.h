@@ -4,9 +4,9 @@
 #ifndef XT_BASE_TABLE_H
 #define XT_BASE_TABLE_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
+
+#include "core/memory/allowance.h"
 
 typedef struct {
   const void *key;
@@ -24,9 +24,10 @@ typedef struct {
   xt_table_slot *slots;
   size_t count, items_room; /* of items */
   size_t room;              /* of slots, a power of two */
+  xt_allowance *allowance;  /* the memory is taken from it; NULL for none */
 } xt_table;
 
-/* Makes space for count keys. Returns false if there is not enough memory. */
+/* Makes space for count keys. Returns false if there is not enough memory or allowance. */
 bool xt_table_reserve(xt_table *table, size_t count);
 
 /* Adds the key with the value 0 if it is not in the table yet, and sets *is_new to whether it did. Returns the address

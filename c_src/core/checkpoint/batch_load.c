@@ -204,7 +204,7 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
   if (!is_inline && (data > memory->size || record->packed > memory->size - data))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data,
                        "the file ends before the end of a storage, probably an incomplete download; download it again");
-  bool can_share = !is_inline && record->method == XT_RECORD_STORED &&
+  bool can_share = !is_inline && !l->copies && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
                    is_aligned(l, storage, memory->data + data);
   if (can_share && reader->verify)

@@ -23,8 +23,16 @@ void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, co
   c->verify = verify;
   c->file_size = file_size;
   c->base = base;
+  xt_checkpoint_set_present(c, file_size);
+  c->arena.allowance = &c->allowance;
+  c->directory.names.allowance = c->index.names.allowance = &c->allowance;
   c->rebuild =
       (xt_rebuild){.arena = &c->arena, .strict = strict, .max_tensor_bytes = limits->tensor_bytes, .error = error};
+  c->rebuild.by_key.allowance = c->rebuild.labels.allowance = &c->allowance;
+}
+
+void xt_checkpoint_set_present(xt_checkpoint *c, uint64_t bytes) {
+  c->allowance.limit = c->limits.memory ? c->limits.memory : xt_allowance_for(bytes);
 }
 
 const char *xt_checkpoint_format(const xt_checkpoint *c) { return c->is_torchscript ? "torchscript" : c->format->name; }
@@ -120,7 +128,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
 }
 
 /* Fills the needs of a decompressed gzip file itself. */
-xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+static xt_status run(xt_checkpoint *c, xt_need *need, xt_error *error) {
   if (c->file_size >= XT_INLINE) /* such offsets denote addresses */
     return xt_error_set(error, XT_STATUS_limit,
                         "the file is too large: %" PRIu64 " bytes; files of up to 2 ** 62 bytes are supported",
@@ -136,15 +144,18 @@ xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   return xt_error_set(error, XT_STATUS_corrupt, "the file does not contain an object");
 }
 
+xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+  return xt_allowance_explain(&c->allowance, run(c, need, error), error);
+}
+
 void xt_checkpoint_free(xt_checkpoint *c) {
   for (size_t i = 0; i < c->buffer_count; i++) free(c->buffers[i]);
   free(c->buffers);
-  free(c->records);
-  free(c->inline_records);
   xt_region_drop(c->memory);
   xt_index_free(&c->index);
   xt_rebuild_free(&c->rebuild);
   xt_records_free(&c->directory);
   xt_arena_free(&c->arena);
+  xt_allowance_return(&c->allowance, c->allowance.used); /* the buffers */
   memset(c, 0, sizeof *c);
 }

@@ -25,15 +25,17 @@ typedef struct {
   void *to;
 } xt_need;
 
+/* 0 means no limit for `nodes`, and xt_allowance_for the size of the file for `memory`. */
 typedef struct {
-  uint64_t pickle_bytes, nodes, depth, tensor_bytes; /* nodes 0: derived from the size of the pickle */
+  uint64_t pickle_bytes, nodes, depth, tensor_bytes, memory;
 } xt_limits;
 
 typedef struct xt_format xt_format;
 
 typedef struct xt_checkpoint {
   xt_limits limits;
-  bool verify; /* also check the CRC of records that are read while opening */
+  bool verify;            /* also check the CRC of records that are read while opening */
+  xt_allowance allowance; /* for everything below except `memory` */
   const xt_format *format;
   xt_records directory;
   xt_arena arena;
@@ -55,9 +57,7 @@ typedef struct xt_checkpoint {
 
   /* while opening */
   int state;
-  size_t pickle_bytes_read;    /* bytes of all pickles so far */
-  size_t arena_before_pickles; /* bytes of the arena that were in use before the first of them */
-  uint8_t *head;               /* the first bytes of the save */
+  uint8_t *head; /* the first bytes of the save */
   size_t head_size;
   void **buffers; /* memory allocated while opening, which the tree may point into */
   size_t buffer_count, buffer_capacity;
@@ -66,6 +66,9 @@ typedef struct xt_checkpoint {
 
 void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, const xt_limits *limits, bool strict,
                          bool verify, xt_error *error);
+
+/* Sets how many bytes of the file are known to exist, from which the allowance follows. */
+void xt_checkpoint_set_present(xt_checkpoint *c, uint64_t bytes);
 
 /* Uses the bytes of the last need and sets the next one. The checkpoint is open when need->size is 0. */
 xt_status xt_checkpoint_step(xt_checkpoint *c, xt_need *need, xt_error *error);

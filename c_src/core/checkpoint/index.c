@@ -1,4 +1,5 @@
 #include "core/checkpoint/index.h"
+#include "core/checkpoint/weight.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,6 +47,7 @@ xt_child xt_child_at(const xt_node *node, size_t i) {
 typedef struct {
   char *text;
   size_t size, capacity;
+  xt_allowance *allowance;
   bool failed;
 } text_buffer;
 
@@ -53,7 +55,8 @@ static void put(text_buffer *out, const char *text, size_t size) {
   if (!size) return;
   if (out->size + size > out->capacity) {
     size_t capacity = 2 * (out->size + size) + 64;
-    char *grown = realloc(out->text, capacity);
+    char *grown = NULL;
+    if (xt_allowance_take(out->allowance, capacity - out->capacity)) grown = realloc(out->text, capacity);
     if (!grown) {
       out->failed = true;
       return;
@@ -99,11 +102,22 @@ static void put_key(text_buffer *out, const xt_node *key, int depth) {
 
 /* ---- The walk ---- */
 
+/* The step from a container to one of its children. */
+typedef struct {
+  const xt_node *key; /* of a dict; NULL for a list or tuple */
+  int64_t position;
+  bool in_path; /* the step is part of paths and names */
+} step;
+
 typedef struct {
   xt_node *node;
-  size_t next;         /* index of the next child */
-  const xt_path *path; /* of this node */
-  size_t name_size;    /* length of this node's name, a prefix of walker.name */
+  size_t next;          /* index of the next child */
+  step step;            /* to this node */
+  const xt_path *path;  /* of this node; set by make_paths */
+  size_t steps;         /* number of steps of the path */
+  uint64_t path_weight; /* of the terms of the path */
+  size_t name_size;     /* length of this node's name, a prefix of walker.name */
+  size_t first_entry;   /* number of entries before this node */
   bool in_key;
   bool is_state; /* the node is the dict of an object's attributes */
 } frame;
@@ -115,12 +129,14 @@ typedef struct {
   xt_error *error;
   frame *stack;
   size_t depth;
-  uint64_t nodes;
-  int key_nodes; /* nodes of the current dict key; limited, because each tensor below the key repeats it */
+  size_t paths; /* number of frames whose path is set */
+  uint64_t nodes, weight;
+  uint64_t key_weight; /* of the current dict key; each tensor below the key repeats it */
+  int key_nodes;       /* number of its nodes */
   text_buffer name;
 } walker;
 
-enum { ON_STACK = 1, MAX_KEY_NODES = 1000, TEXT_COST = 16, MAX_TUPLE = (1 << 24) - 1 };
+enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1 };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while indexing the tensors");
@@ -140,18 +156,38 @@ bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count) {
   return true;
 }
 
-/* Returns true for a tensor in the outermost dict with a text key: the key is the whole name and needs no copy. */
-static bool is_top_level(const xt_path *path, const xt_node *node) {
-  return node->kind == XT_NODE_TENSOR && path && !path->parent && path->key && path->key->kind == XT_NODE_TEXT;
+static xt_path *new_path(walker *w, const xt_path *parent, const step *to) {
+  xt_path *path = xt_arena_alloc(w->arena, 1, sizeof *path);
+  if (path) *path = (xt_path){parent, to->key, to->position};
+  return path;
 }
 
-static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) {
+/* Sets the paths of all frames. Only containers with tensors need one. */
+static bool make_paths(walker *w) {
+  for (; w->paths < w->depth; w->paths++) {
+    frame *at = &w->stack[w->paths];
+    at->path = w->paths ? at[-1].path : NULL;
+    if (at->step.in_path && !(at->path = new_path(w, at->path, &at->step))) return false;
+  }
+  return true;
+}
+
+/* The name of a tensor directly in the outermost dict is its key, which is not copied. */
+static bool is_named_by_key(const walker *w, const xt_node *node, const step *to) {
+  bool top = !w->depth || !w->stack[w->depth - 1].steps;
+  return node->kind == XT_NODE_TENSOR && top && to->in_path && to->key && to->key->kind == XT_NODE_TEXT;
+}
+
+static xt_status add_entry(walker *w, const xt_node *node, const step *to) {
   xt_index *index = w->index;
   if (index->count == index->capacity && !xt_index_reserve(index, w->arena, index->capacity ? 2 * index->capacity : 64))
     return no_memory(w);
-  bool is_named_by_key = is_top_level(path, node), is_new;
-  size_t size = is_named_by_key ? path->key->text.size : w->name.size;
-  const char *name = is_named_by_key ? path->key->text.data : xt_arena_text(w->arena, w->name.text, size);
+  if (!make_paths(w)) return no_memory(w);
+  const xt_path *path = w->depth ? w->stack[w->depth - 1].path : NULL;
+  if (to->in_path && !(path = new_path(w, path, to))) return no_memory(w);
+  bool by_key = is_named_by_key(w, node, to), is_new;
+  size_t size = by_key ? to->key->text.size : w->name.size;
+  const char *name = by_key ? to->key->text.data : xt_arena_text(w->arena, w->name.text, size);
   if (!name || w->name.failed) return no_memory(w);
   size_t *latest = xt_table_put(&index->names, name, size, &is_new);
   if (!latest) return no_memory(w);
@@ -159,52 +195,74 @@ static xt_status add_entry(walker *w, const xt_node *node, const xt_path *path) 
   index->entries[at] = (xt_index_entry){name, size, path, node->tensor};
   index->same[at] = is_new ? 0 : *latest + 1;
   *latest = at;
+  if (!node->tensor->first_entry) node->tensor->first_entry = (uint32_t)at + 1;
   return XT_STATUS_ok;
 }
 
-/* Long texts count as several nodes, and so do the name and path of a tensor: they are created again at each visit. */
-static uint64_t cost(const walker *w, const xt_node *node) {
-  switch (node->kind) {
-  case XT_NODE_BIG:
-  case XT_NODE_TEXT:
-  case XT_NODE_RAW_TEXT:
-  case XT_NODE_BYTES:
-  case XT_NODE_BYTEARRAY: return node->text.size / TEXT_COST;
-  case XT_NODE_GLOBAL: return (node->global.module_size + node->global.name_size) / TEXT_COST;
-  case XT_NODE_DEVICE: return node->device.type_size / TEXT_COST;
-  case XT_NODE_TENSOR:
-    return w->name.size / TEXT_COST + w->depth / 8; /* a name that is only a key was counted as such */
-  default: return 0;
-  }
+/* Returns the weight of the path after the step. */
+static uint64_t path_weight(const walker *w, const step *to) {
+  uint64_t before = w->depth ? w->stack[w->depth - 1].path_weight : 0;
+  return to->in_path ? before + XT_WEIGHT_STEP + (to->key ? w->key_weight : 0) : before;
 }
 
-static xt_status enter(walker *w, xt_node *node, const xt_path *path, bool in_key, bool is_state) {
-  w->nodes += 1 + cost(w, node);
-  if (w->nodes > w->limits->max_nodes)
+/* Counts a node and its terms. The terms of a tensor are those of its entry. */
+static xt_status weigh(walker *w, const xt_node *node, const step *to, bool in_key) {
+  uint64_t bytes = xt_weight_of(node);
+  if (node->kind == XT_NODE_TENSOR) bytes = XT_WEIGHT_ENTRY + path_weight(w, to) + w->name.size;
+  if (in_key) w->key_weight += bytes;
+  if (++w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object has more than %" PRIu64
                         " nodes, counting shared ones each time; raise the limit with limits: [nodes: n]",
                         w->limits->max_nodes);
+  w->weight += bytes;
+  return xt_allowance_fits(w->arena->allowance, w->weight) ? XT_STATUS_ok : no_memory(w);
+}
+
+/* Numbers the node if it was visited before. Numbers are not given to what has no term of its own. */
+static void mark_visited(walker *w, xt_node *node) {
+  bool immediate = node->kind <= XT_NODE_INT || node->kind == XT_NODE_TENSOR;
+  if (node->visited && !node->shared && !immediate) node->shared = ++w->index->shared;
+  node->visited = true;
+}
+
+static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bool is_state) {
+  xt_status status = weigh(w, node, to, in_key);
+  if (status != XT_STATUS_ok) return status;
+  mark_visited(w, node);
   w->key_nodes = in_key ? w->key_nodes + 1 : 0;
   if (w->key_nodes > MAX_KEY_NODES)
     return xt_error_set(w->error, XT_STATUS_limit, "a dict key has more than %d nodes", MAX_KEY_NODES);
   if (node->kind == XT_NODE_TENSOR) {
     if (in_key) return xt_error_set(w->error, XT_STATUS_unsupported, "tensors as dict keys are not supported");
-    return add_entry(w, node, path);
+    return add_entry(w, node, to);
   }
   if (!xt_child_count(node)) return XT_STATUS_ok;
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
     return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",
                         node->list.count, MAX_TUPLE);
-  if (node->walk == ON_STACK)
+  if (node->on_path)
     return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself, which Elixir terms cannot represent");
   if (w->depth == w->limits->max_depth)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object is nested deeper than %u levels; raise the limit with limits: [depth: n]",
                         w->limits->max_depth);
-  node->walk = ON_STACK;
-  w->stack[w->depth++] = (frame){node, 0, path, w->name.size, in_key, is_state};
+  size_t steps = (w->depth ? w->stack[w->depth - 1].steps : 0) + to->in_path;
+  frame below = {.node = node, .step = *to, .steps = steps, .path_weight = path_weight(w, to)};
+  below.name_size = w->name.size;
+  below.first_entry = w->index->count;
+  below.in_key = in_key;
+  below.is_state = is_state;
+  node->on_path = true;
+  w->stack[w->depth++] = below;
   return XT_STATUS_ok;
+}
+
+static void leave(walker *w) {
+  frame *at = &w->stack[--w->depth];
+  at->node->on_path = false;
+  at->node->has_tensors = w->index->count > at->first_entry;
+  if (w->paths > w->depth) w->paths = w->depth;
 }
 
 /* Returns true for the dicts in which an nn.Module keeps its parameters, buffers and submodules. They are not part of
@@ -219,37 +277,36 @@ static xt_status visit(walker *w) {
   frame *at = &w->stack[w->depth - 1];
   w->name.size = at->name_size;
   if (at->next == xt_child_count(at->node)) {
-    at->node->walk = 0;
-    w->depth--;
+    leave(w);
     return XT_STATUS_ok;
   }
   xt_child child = xt_child_at(at->node, at->next++);
   bool in_key = at->in_key || child.role == XT_CHILD_KEY;
-  bool in_path = (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_module_dict(at, &child);
+  if (in_key && !at->in_key) w->key_weight = 0;
   bool is_state = child.role == XT_CHILD_PART && child.position == 2;
   bool may_have_tensors = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
-  const xt_path *path = at->path;
-  if (in_path && may_have_tensors && !in_key) {
-    xt_path *step = xt_arena_alloc(w->arena, 1, sizeof *step);
-    if (!step) return no_memory(w);
-    *step = (xt_path){at->path, child.key, child.position};
-    path = step;
-    if (is_top_level(step, child.node)) return enter(w, child.node, path, in_key, is_state);
-    if (at->path) put(&w->name, ".", 1);
+  step to = {child.key, child.position,
+             (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_module_dict(at, &child) &&
+                 may_have_tensors && !in_key};
+  if (to.in_path && !is_named_by_key(w, child.node, &to)) {
+    if (at->steps) put(&w->name, ".", 1);
     xt_node position = {.kind = XT_NODE_INT, .integer = child.position};
     put_key(&w->name, child.key ? child.key : &position, 0);
   }
-  return enter(w, child.node, path, in_key, is_state);
+  return enter(w, child.node, &to, in_key, is_state);
 }
 
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error) {
-  walker w = {.index = index, .arena = arena, .limits = limits, .error = error};
+  walker w = {
+      .index = index, .arena = arena, .limits = limits, .error = error, .name = {.allowance = arena->allowance}};
+  step to = {NULL, 0, false};
   w.stack = malloc(limits->max_depth * sizeof *w.stack);
-  xt_status status = w.stack ? enter(&w, root, NULL, false, false) : no_memory(&w);
+  xt_status status = w.stack ? enter(&w, root, &to, false, false) : no_memory(&w);
   while (status == XT_STATUS_ok && w.depth) status = visit(&w);
   free(w.stack);
   free(w.name.text);
+  xt_allowance_return(arena->allowance, w.name.capacity);
   return status;
 }
 

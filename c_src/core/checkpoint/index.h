@@ -21,8 +21,9 @@ typedef struct {
 typedef struct {
   xt_index_entry *entries; /* in file order */
   size_t count, capacity;
-  xt_table names; /* name → the last entry with that name */
-  size_t *same;   /* for each entry, 1 + the previous entry with the same name; 0 if there is none */
+  xt_table names;  /* name → the last entry with that name */
+  uint32_t shared; /* number of nodes that the tree contains more than once; see xt_node */
+  size_t *same;    /* for each entry, 1 + the previous entry with the same name; 0 if there is none */
 } xt_index;
 
 typedef struct {
@@ -33,8 +34,9 @@ typedef struct {
 /* Allocates memory for `count` entries. The index grows if there are more. Returns false without memory. */
 bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count);
 
-/* Visits a tree and adds all its tensors. Returns an error for a cycle, and if the tree is too deep or too large when
- * every shared node is counted each time. */
+/* Visits a tree, adds all its tensors and numbers its shared nodes. Returns an error for a cycle, and if the tree is
+ * too deep or too large when every shared node is counted each time. The terms that can be made of the tree and the
+ * index are weighed against the allowance of the arena (weight.h). */
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error);
 

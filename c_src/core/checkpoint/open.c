@@ -6,10 +6,6 @@
 #include "core/pickle/scan.h"
 #include "core/pickle/unpickle.h"
 
-/* Memory limit of an object tree: TREE_BASE plus TREE_RATIO bytes per byte of the pickle. Regular files need a tenth of
- * it. */
-enum { TREE_BASE = 64 << 20, TREE_RATIO = 64, MAX_COUNTED = 1 << 30 };
-
 enum { AHEAD = 16 << 10, LARGE = 1 << 20 };
 
 xt_status xt_open_no_memory(xt_error *error) {
@@ -21,6 +17,7 @@ xt_status xt_open_no_memory(xt_error *error) {
 static void **new_slot(xt_checkpoint *c) {
   if (c->buffer_count == c->buffer_capacity) {
     size_t capacity = c->buffer_capacity ? 2 * c->buffer_capacity : 16;
+    if (!xt_allowance_take(&c->allowance, (capacity - c->buffer_capacity) * sizeof *c->buffers)) return NULL;
     void **grown = realloc(c->buffers, capacity * sizeof *grown);
     if (!grown) return NULL;
     c->buffers = grown;
@@ -31,7 +28,7 @@ static void **new_slot(xt_checkpoint *c) {
 
 void *xt_open_alloc(xt_checkpoint *c, size_t size) {
   void **slot = new_slot(c);
-  void *buffer = slot ? calloc(1, size ? size : 1) : NULL;
+  void *buffer = slot && xt_allowance_take(&c->allowance, size) ? calloc(1, size ? size : 1) : NULL;
   if (!buffer) return NULL;
   c->buffer_count++;
   return *slot = buffer;
@@ -43,7 +40,7 @@ xt_status xt_open_request(xt_checkpoint *c, uint8_t **buffer, uint64_t offset, u
     *buffer = xt_arena_alloc(&c->arena, size, 1);
   } else {
     void **slot = new_slot(c);
-    *buffer = slot ? malloc(size ? size : 1) : NULL;
+    *buffer = slot && xt_allowance_take(&c->allowance, size) ? malloc(size ? size : 1) : NULL;
     if (*buffer) c->buffers[c->buffer_count++] = *buffer;
   }
   if (!*buffer) return xt_open_no_memory(error);
@@ -61,7 +58,7 @@ static bool resize(xt_checkpoint *c, xt_window *w, size_t size) {
     if (c->buffers[i] == old) slot = &c->buffers[i];
   bool is_new = !slot;
   if (is_new) slot = new_slot(c);
-  uint8_t *grown = slot ? realloc(old, size) : NULL;
+  uint8_t *grown = slot && xt_allowance_take(&c->allowance, size - w->capacity) ? realloc(old, size) : NULL;
   if (!grown) return false;
   *slot = w->data = grown;
   w->capacity = size;
@@ -136,29 +133,19 @@ bool xt_window_scan_pickle(xt_checkpoint *c, xt_window *w, uint64_t offset, size
 
 /* ---- The tree ---- */
 
-xt_status xt_open_first_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
-                               size_t *used, xt_node **root, xt_error *error) {
+xt_status xt_open_first_pickle(xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at, size_t *used,
+                               xt_node **root, xt_error *error) {
   rebuild->error = error;
-  /* the limit applies to all pickles together */
-  if (!c->pickle_bytes_read) c->arena_before_pickles = c->arena.used;
-  c->pickle_bytes_read += size < MAX_COUNTED ? size : MAX_COUNTED;
-  c->arena.exceeded = false;
-  c->arena.limit = c->arena_before_pickles + TREE_BASE + c->pickle_bytes_read * TREE_RATIO;
   error->offset = -1;
   xt_status status = xt_unpickle(data, size, rebuild, used, root);
-  if (status == XT_STATUS_ok) return status;
-  if (status == XT_STATUS_no_memory && c->arena.exceeded)
-    return xt_error_set(error, XT_STATUS_limit,
-                        "the object of a pickle of %zu bytes needs more than %zu bytes of memory", size,
-                        c->arena.limit);
-  if (error->offset >= 0) error->offset = at < 0 ? -1 : error->offset + at;
+  if (status != XT_STATUS_ok && error->offset >= 0) error->offset = at < 0 ? -1 : error->offset + at;
   return status;
 }
 
-xt_status xt_open_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
-                         xt_node **root, xt_error *error) {
+xt_status xt_open_pickle(xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at, xt_node **root,
+                         xt_error *error) {
   size_t used;
-  return xt_open_first_pickle(c, rebuild, data, size, at, &used, root, error);
+  return xt_open_first_pickle(rebuild, data, size, at, &used, root, error);
 }
 
 static bool is_meta(const xt_storage *storage) {
@@ -196,28 +183,27 @@ static void set_inline_record(xt_checkpoint *c, size_t i) {
   c->records[i] = record;
 }
 
-xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error) {
+bool xt_open_reserve_records(xt_checkpoint *c) {
+  c->records = xt_arena_alloc(&c->arena, c->rebuild.storage_count + 1, sizeof *c->records);
+  return c->records != NULL;
+}
+
+xt_status xt_open_finish(xt_checkpoint *c, xt_node *more, xt_error *error) {
   size_t count = c->rebuild.storage_count;
   bool any_inline = false;
   for (size_t i = 0; i < count; i++) any_inline |= c->rebuild.storages[i].data != NULL;
-  if (!c->records) c->records = calloc(count + 1, sizeof *c->records);
-  if (any_inline) c->inline_records = calloc(count, sizeof *c->inline_records);
-  if (!c->records || (any_inline && !c->inline_records)) return xt_open_no_memory(error);
+  if (!c->records && !xt_open_reserve_records(c)) return xt_open_no_memory(error);
+  if (any_inline) c->inline_records = xt_arena_alloc(&c->arena, count, sizeof *c->inline_records);
+  if (any_inline && !c->inline_records) return xt_open_no_memory(error);
   for (size_t i = 0; i < count; i++) {
     xt_status status = XT_STATUS_ok;
     if (c->rebuild.storages[i].data) set_inline_record(c, i);
     else if (!c->records[i] && !is_meta(&c->rebuild.storages[i])) status = find_record(c, i, error);
     if (status != XT_STATUS_ok) return status;
   }
-  c->arena.exceeded = false;
-  c->arena.limit = c->arena.used + TREE_BASE + (pickle_size < MAX_COUNTED ? pickle_size : MAX_COUNTED) * TREE_RATIO;
-  uint64_t nodes = pickle_size * 8 > 1000000 ? pickle_size * 8 : 1000000;
-  xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : nodes, (uint32_t)c->limits.depth};
+  xt_index_limits limits = {c->limits.nodes ? c->limits.nodes : UINT64_MAX, (uint32_t)c->limits.depth};
   if (!xt_index_reserve(&c->index, &c->arena, count)) return xt_open_no_memory(error);
   xt_status status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
-  if (status == XT_STATUS_no_memory && c->arena.exceeded)
-    return xt_error_set(error, XT_STATUS_limit, "the index of the tensors needs more than %zu bytes of memory",
-                        c->arena.limit);
   return status;
 }

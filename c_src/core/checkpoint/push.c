@@ -2,10 +2,12 @@
 
 #include <inttypes.h>
 #include <libdeflate.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/cursor.h"
+#include "core/base/printable.h"
 #include "core/formats/detect.h"
 #include "core/formats/legacy.h"
 #include "core/formats/plain_pickle.h"
@@ -25,7 +27,9 @@ enum {
   AHEAD = 64 << 10,
   CRC_PIECE = 256 << 10, /* fits into the CPU cache */
   SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1,
-  MIN_SIZE = 3 /* size of the shortest checkpoint, a pickle */
+  MIN_SIZE = 3,      /* size of the shortest checkpoint, a pickle */
+  MIN_ROOM = 1024,   /* of the buffer */
+  MAX_IDLE = 1 << 20 /* of the buffer while storages are received */
 };
 
 /* Size of a checkpoint of unknown size. Larger offsets denote addresses. */
@@ -36,6 +40,7 @@ static xt_status detect_step(xt_push *p, xt_error *error);
 void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error) {
   xt_checkpoint_begin(c, MAX_SIZE, 0, limits, strict, verify, error);
   c->size_unknown = true;
+  xt_checkpoint_set_present(c, 0);
 }
 
 void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes) {
@@ -93,9 +98,9 @@ uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size) {
 
 xt_status xt_push_described(xt_push *p, xt_error *error) {
   p->storages = p->checkpoint->rebuild.storage_count;
-  p->regions = calloc(p->storages + 1, sizeof *p->regions);
-  p->wanted = malloc(p->storages + 1);
-  p->completed = calloc(p->storages + 1, sizeof *p->completed);
+  p->regions = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->regions);
+  p->wanted = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->wanted);
+  p->completed = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->completed);
   if (!p->regions || !p->wanted || !p->completed) return xt_open_no_memory(error);
   memset(p->wanted, true, p->storages + 1);
   p->light = !p->spool;
@@ -110,22 +115,42 @@ xt_status xt_push_described(xt_push *p, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-void xt_push_receive(xt_push *p, uint32_t storage) {
+/* Refuses data of a storage that the parser does not wait for: its region would replace one that tensors still need. */
+static xt_status check_expected(const xt_push *p, uint32_t storage, xt_error *error) {
+  const xt_storage *s = &p->checkpoint->rebuild.storages[storage];
+  if (!s->data && !p->completed[storage]) return XT_STATUS_ok;
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
+                     s->data ? "the stream contains data of storage %s, which is already inside the pickle"
+                             : "the stream contains the data of storage %s twice",
+                     xt_printable_text(s->key, s->key_size).text);
+}
+
+xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error) {
+  xt_status status = check_expected(p, storage, error);
+  if (status != XT_STATUS_ok) return status;
   p->storage = storage;
   p->remaining = p->checkpoint->rebuild.storages[storage].bytes;
   p->pending -= p->pending < p->remaining ? p->pending : p->remaining;
   p->crc = 0;
   p->receiving = true;
   p->reading = "a storage";
+  return status;
 }
 
-void xt_push_complete(xt_push *p, uint32_t storage, xt_region *region) {
+static void complete(xt_push *p, uint32_t storage, xt_region *region) {
   if (region && xt_checkpoint_needs_swap(p->checkpoint, storage))
     xt_record_reader_swap(region->data, region->size, p->checkpoint->rebuild.storages[storage].element);
   p->regions[storage] = region;
   p->completed[storage] = true;
   p->storage = storage;
   p->event = XT_PUSH_STORAGE;
+}
+
+xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
+  xt_status status = check_expected(p, storage, error);
+  if (status == XT_STATUS_ok) complete(p, storage, region);
+  else xt_region_drop(region);
+  return status;
 }
 
 /* ---- Detection of the format ---- */
@@ -199,15 +224,50 @@ static void free_format_work(xt_push *p) {
   p->work = NULL;
 }
 
+/* Resizes the buffer, whose room counts in the budget. */
+static bool resize_buffer(xt_buffer *b, size_t room) {
+  int64_t more = (int64_t)room - (int64_t)b->room;
+  if (more > 0 && !xt_memory_charge(more)) return false;
+  uint8_t *data = realloc(b->data, room);
+  if (!data && more > 0) xt_memory_discharge(more);
+  if (!data) return false;
+  if (more < 0) xt_memory_discharge(-more);
+  b->data = data;
+  b->room = room;
+  return true;
+}
+
+/* Appends bytes of the stream. Reserves a quarter more than needed, so that many small chunks are not copied again and
+ * again, but only if the budget allows it. */
+static xt_status put(xt_push *p, const uint8_t *data, size_t size, xt_error *error) {
+  xt_buffer *b = &p->buffer;
+  size_t room = b->size + size;
+  if (room > b->room && !resize_buffer(b, room + room / 4 + MIN_ROOM) && !resize_buffer(b, room)) {
+    if (xt_region_refused(error) == XT_STATUS_limit)
+      snprintf(error->message, sizeof error->message,
+               "the native memory budget is exceeded after %zu bytes of the stream had to be kept in memory; raise "
+               "`config :extorch, budget:`, or write the stream to a file and load that",
+               b->size);
+    return error->status;
+  }
+  xt_buffer_put(b, data, size);
+  return XT_STATUS_ok;
+}
+
 static void free_spool(xt_region *self) {
-  atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)self->size);
+  xt_memory_discharge((int64_t)self->size);
   free(self->owner);
 }
 
 static xt_status load_spool(xt_push *p, xt_error *error) {
   bool finished = false;
-  xt_record_reader reader = {.checkpoint = p->checkpoint, .memory = p->spool, .verify = p->checkpoint->verify};
+  xt_record_reader reader = {.checkpoint = p->checkpoint,
+                             .memory = p->spool,
+                             .verify = p->checkpoint->verify,
+                             .stop = p->stop,
+                             .context = p->context};
   xt_status status = xt_batch_load_begin(&p->loader, &reader, p->wanted, error);
+  p->loader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
   if (status == XT_STATUS_ok) status = xt_batch_load_step(&p->loader, UINT64_MAX / 2, &finished, error);
   for (size_t i = 0; status == XT_STATUS_ok && i < p->storages; i++) {
     p->regions[i] = p->loader.regions[i];
@@ -225,21 +285,24 @@ xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error) {
   xt_need need;
   xt_status status;
   size_t size = p->spooled + n;
+  if (!resize_buffer(&p->buffer, size)) return xt_open_no_memory(error);
   uint8_t *data = p->buffer.data;
   p->spool = xt_region_foreign(data, size, data, free_spool); /* run_step clears p->buffer afterwards */
   if (!p->spool) return xt_open_no_memory(error);
-  atomic_fetch_add(&xt_memory_live.bytes, (int64_t)size);
   xt_limits limits = c->limits;
   bool verify = c->verify;
   free_format_work(p);
   /* open it again as a file whose size is known */
   xt_checkpoint_free(c);
   xt_checkpoint_begin(c, size, 0, &limits, p->strict, verify, error);
+  if (p->step == xt_plain_pickle_push) c->memory = xt_region_keep(p->spool); /* opening would make a copy of it */
   while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size)
     memcpy(need.to, data + need.offset, need.size);
   p->step = load_spool;
   xt_push_consume(p, n, 0);
-  return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
+  if (status == XT_STATUS_ok) status = xt_push_described(p, error);
+  error->collect = false; /* the state has changed already, so the step cannot be repeated */
+  return status;
 }
 
 /* ---- Feeding ---- */
@@ -283,7 +346,7 @@ static xt_status receive(xt_push *p, const uint8_t *data, size_t size, size_t *a
   if (region && p->prefaulted) xt_prefault_cancel(region);
   p->region = NULL;
   p->receiving = false;
-  xt_push_complete(p, p->storage, region);
+  complete(p, p->storage, region);
   return status;
 }
 
@@ -296,7 +359,7 @@ static xt_status complete_inline(xt_push *p, xt_error *error) {
     if (!region) return xt_region_refused(error);
     region->size = storage->bytes;
     memcpy(region->data, storage->data, storage->bytes);
-    xt_push_complete(p, (uint32_t)p->inline_next++, region);
+    complete(p, (uint32_t)p->inline_next++, region);
     break;
   }
   return XT_STATUS_ok;
@@ -315,6 +378,8 @@ static size_t drop_consumed(xt_push *p, size_t added) {
     memmove(p->buffer.data, p->buffer.data + p->spooled + p->consumed, rest - returned);
     p->buffer.size = rest - returned;
     p->spooled = 0;
+    /* a large pickle has been consumed */
+    if (p->buffer.room > MAX_IDLE && p->buffer.size < MAX_IDLE / 2) resize_buffer(&p->buffer, MAX_IDLE / 2);
   }
   p->consumed = 0;
   return returned;
@@ -338,11 +403,11 @@ static xt_status run_step(xt_push *p, const uint8_t *data, size_t size, size_t *
         "the object is not complete within the first %" PRIu64
         " bytes; raise the limit with limits: [spool_bytes: n], or write the stream to a file and load that",
         p->spool_bytes);
-  xt_buffer_put(&p->buffer, data + *at, added);
-  if (p->buffer.failed) return xt_open_no_memory(error);
+  xt_status status = put(p, data + *at, added, error);
+  if (status != XT_STATUS_ok) return status;
   *at += added;
   if (xt_push_available(p) < p->needed) return XT_STATUS_ok;
-  xt_status status = p->step(p, error);
+  status = p->step(p, error);
   if (status == XT_STATUS_ok && p->consumed) *at -= drop_consumed(p, added);
   else if (status == XT_STATUS_ok && !p->spool) *at -= return_surplus(p, added);
   if (p->spool && p->buffer.data == p->spool->data) {
@@ -361,11 +426,16 @@ xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *use
   error->collect = false;
   if (p->failed)
     return xt_error_set(error, XT_STATUS_stale, "this stream has already ended or failed; start a new loader");
+  if (!p->spool) xt_checkpoint_set_present(p->checkpoint, p->at + xt_push_available(p) + size);
   if (p->regions && !p->spool) status = complete_inline(p, error);
   while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE) {
     bool idle = p->receiving ? p->remaining != 0 : xt_push_available(p) < p->needed;
     if (idle && *used == size) break;
     status = p->receiving ? receive(p, data, size, used, error) : run_step(p, data, size, used, error);
+  }
+  if (status == XT_STATUS_no_memory) {
+    status = xt_allowance_explain(&p->checkpoint->allowance, status, error);
+    error->collect = false; /* parsing cannot continue where it failed */
   }
   p->failed = (status != XT_STATUS_ok && !error->collect) || p->event == XT_PUSH_DONE;
   *event = p->event;
@@ -393,12 +463,10 @@ xt_status xt_push_end(xt_push *p, xt_error *error) {
 void xt_push_free(xt_push *p) {
   free_format_work(p);
   for (size_t i = 0; p->regions && i < p->storages; i++) xt_region_drop(p->regions[i]);
-  free(p->regions);
-  free(p->wanted);
-  free(p->completed);
   if (p->region && p->prefaulted) xt_prefault_cancel(p->region);
   xt_region_drop(p->region);
   xt_region_drop(p->spool);
+  xt_memory_discharge((int64_t)p->buffer.room);
   xt_buffer_free(&p->buffer);
   memset(p, 0, sizeof *p);
 }

@@ -27,8 +27,10 @@ typedef struct xt_push xt_push;
 typedef xt_status (*xt_push_step)(xt_push *p, xt_error *error);
 
 struct xt_push {
-  xt_checkpoint *checkpoint; /* owned by the caller */
-  uint64_t spool_bytes;      /* maximum size of the spool */
+  xt_checkpoint *checkpoint;   /* owned by the caller */
+  uint64_t spool_bytes;        /* maximum size of the spool */
+  bool (*stop)(void *context); /* called regularly during long steps; true stops with an error; may be NULL */
+  void *context;
   bool strict;
   uint64_t at;         /* number of consumed bytes of the stream */
   xt_region **regions; /* one per storage, from XT_PUSH_DESCRIBED on */
@@ -43,7 +45,7 @@ struct xt_push {
   int state;
   void *work; /* private data of the format */
   void (*free_work)(void *work);
-  xt_buffer buffer;          /* the spooled bytes, then those that `step` looks at */
+  xt_buffer buffer;          /* the spooled bytes, then those that `step` looks at; its room counts in the budget */
   size_t spooled;            /* number of spooled bytes */
   bool spooling;             /* consumed bytes are spooled */
   size_t needed;             /* number of bytes that the next step needs */
@@ -109,11 +111,13 @@ uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size);
 /* Raises XT_PUSH_DESCRIBED: the tree and the index of the checkpoint are complete. */
 xt_status xt_push_described(xt_push *p, xt_error *error);
 
-/* Ends a step: the next bytes are the data of a storage. The next step is called after they have been received. */
-void xt_push_receive(xt_push *p, uint32_t storage);
+/* Ends a step: the next bytes are the data of a storage. The next step is called after they have been received. Returns
+ * an error if the stream cannot contain this storage: its data is inside the pickle, or was received before. */
+xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error);
 
-/* Raises XT_PUSH_STORAGE with the data of a storage. Takes over the region. */
-void xt_push_complete(xt_push *p, uint32_t storage, xt_region *region);
+/* Raises XT_PUSH_STORAGE with the data of a storage. Takes over the region, also if it returns the error of
+ * xt_push_receive. */
+xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error);
 
 /* Opens the spool, whose last n bytes are in the buffer. */
 xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error);

@@ -44,16 +44,19 @@ bool xt_window_scan_pickle(xt_checkpoint *c, xt_window *window, uint64_t offset,
 
 /* Unpickles data that stays allocated as long as the tree. `at` is its offset in the file, or -1 if it is not stored
  * there as is. */
-xt_status xt_open_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
-                         xt_node **root, xt_error *error);
+xt_status xt_open_pickle(xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at, xt_node **root,
+                         xt_error *error);
 
 /* Same as xt_open_pickle for data that contains more after the pickle; sets *used to the length of the pickle. */
-xt_status xt_open_first_pickle(xt_checkpoint *c, xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at,
-                               size_t *used, xt_node **root, xt_error *error);
+xt_status xt_open_first_pickle(xt_rebuild *rebuild, const uint8_t *data, size_t size, int64_t at, size_t *used,
+                               xt_node **root, xt_error *error);
 
 /* Called when the tree c->root is complete: finds the record of every storage and builds the index. Formats whose
  * records are not named after the keys of the storages fill c->records before. `more` is a second tree to index, or
  * NULL. */
-xt_status xt_open_finish(xt_checkpoint *c, uint64_t pickle_size, xt_node *more, xt_error *error);
+xt_status xt_open_finish(xt_checkpoint *c, xt_node *more, xt_error *error);
+
+/* Allocates c->records, with no record for any storage. Returns false without memory. */
+bool xt_open_reserve_records(xt_checkpoint *c);
 
 #endif

@@ -13,11 +13,10 @@ typedef struct {
   xt_window header, object, keys; /* one per pickle: the tree points into their bytes */
   xt_window counts;               /* element counts of the storages */
   uint64_t at;                    /* offset of the next pickle */
-  uint64_t object_size;
-  xt_node *list; /* the keys */
-  size_t next;   /* index of the next key */
-  uint64_t end;  /* end of the previous storage's data */
-  uint64_t item; /* element size of the previous storage */
+  xt_node *list;                  /* the keys */
+  size_t next;                    /* index of the next key */
+  uint64_t end;                   /* end of the previous storage's data */
+  uint64_t item;                  /* element size of the previous storage */
 } work;
 
 static xt_status corrupt(uint64_t at, xt_error *error, const char *what) {
@@ -30,7 +29,7 @@ xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data
                                 xt_error *error) {
   xt_node *value;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)at, &value, error);
+  xt_status status = xt_open_pickle(&plain, data, size, (int64_t)at, &value, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   if (index == 1 && (value->kind != XT_NODE_INT || value->integer != XT_LEGACY_PROTOCOL))
@@ -42,13 +41,13 @@ xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data
 
 xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
   c->rebuild.ids = XT_IDS_LEGACY;
-  return xt_open_pickle(c, &c->rebuild, data, size, (int64_t)at, &c->root, error);
+  return xt_open_pickle(&c->rebuild, data, size, (int64_t)at, &c->root, error);
 }
 
 xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
                               xt_error *error) {
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)at, keys, error);
+  xt_status status = xt_open_pickle(&plain, data, size, (int64_t)at, keys, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   if ((*keys)->kind != XT_NODE_LIST) return corrupt(at, error, "expected a list of storage keys as the fifth pickle");
@@ -56,8 +55,8 @@ xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size
   for (size_t i = 0; i < c->rebuild.storage_count; i++) stored += c->rebuild.storages[i].data == NULL;
   if ((*keys)->list.count != stored)
     return corrupt(at, error, "the number of listed storages differs from the number that the tensors use");
-  c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
-  if (!c->records || !xt_records_reserve(&c->directory, &c->arena, stored, true)) return xt_open_no_memory(error);
+  if (!xt_open_reserve_records(c) || !xt_records_reserve(&c->directory, &c->arena, stored, true))
+    return xt_open_no_memory(error);
   return status;
 }
 
@@ -117,7 +116,6 @@ static xt_status read_object(xt_checkpoint *c, work *w, xt_need *need, xt_error 
   size_t size;
   if (!xt_window_scan_pickle(c, &w->object, w->at, &size, need, error, &status)) return status;
   status = xt_legacy_read_object(c, w->object.data, size, w->at, error);
-  w->object_size = size;
   w->at += size;
   c->state = KEYS;
   return status;
@@ -175,7 +173,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
     else if (w->next < w->list->list.count) status = locate_storage(c, w, w->list->list.items[w->next], need, error);
     else {
       find_next_save(c, w);
-      return xt_open_finish(c, w->object_size, NULL, error);
+      return xt_open_finish(c, NULL, error);
     }
   }
   return status;

@@ -4,7 +4,6 @@
 enum { OBJECT = XT_LEGACY_HEADER_PICKLES, KEYS, COUNT, STORAGE };
 
 typedef struct {
-  size_t object_size;
   xt_node *keys;
   size_t next;    /* index of the next key */
   uint64_t slack; /* number of stray bytes that may precede the next element count */
@@ -22,7 +21,6 @@ static xt_status read_pickle(xt_push *p, work *w, xt_error *error) {
     status = xt_legacy_read_header(c, p->state, data, size, p->at, error);
   } else if (p->state == OBJECT) {
     status = xt_legacy_read_object(c, data, size, p->at, error);
-    w->object_size = size;
   } else {
     status = xt_legacy_read_keys(c, data, size, p->at, &w->keys, error);
   }
@@ -32,7 +30,7 @@ static xt_status read_pickle(xt_push *p, work *w, xt_error *error) {
 }
 
 /* Gives every storage a provisional record: xt_open_finish needs one, but the offsets are not known yet. */
-static xt_status describe(xt_push *p, const work *w, xt_error *error) {
+static xt_status describe(xt_push *p, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   for (size_t i = 0; i < c->rebuild.storage_count; i++) {
     const xt_storage *storage = &c->rebuild.storages[i];
@@ -41,7 +39,7 @@ static xt_status describe(xt_push *p, const work *w, xt_error *error) {
     if (!c->records[i]) return xt_open_no_memory(error);
     xt_record_set_data(c->records[i], 0, storage->bytes);
   }
-  xt_status status = xt_open_finish(c, w->object_size, NULL, error);
+  xt_status status = xt_open_finish(c, NULL, error);
   return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
 }
 
@@ -59,8 +57,7 @@ static xt_status read_count(xt_push *p, work *w, xt_error *error) {
   w->next++;
   w->slack = xt_dtype_get(p->checkpoint->rebuild.storages[storage].dtype)->size - 1;
   xt_push_consume(p, (size_t)(data_offset - p->at), w->next < w->keys->list.count ? XT_LEGACY_PREFIX : 0);
-  xt_push_receive(p, storage);
-  return status;
+  return xt_push_receive(p, storage, error);
 }
 
 xt_status xt_legacy_push(xt_push *p, xt_error *error) {
@@ -75,7 +72,7 @@ xt_status xt_legacy_push(xt_push *p, xt_error *error) {
     p->state = STORAGE;
     p->reading = "the element count of a storage";
     xt_push_request(p, w->keys->list.count ? XT_LEGACY_PREFIX : 0, 0);
-    return describe(p, w, error);
+    return describe(p, error);
   }
   if (w->next < w->keys->list.count) return read_count(p, w, error);
   p->event = XT_PUSH_DONE;

@@ -63,7 +63,7 @@ static xt_status read_record(xt_checkpoint *c, work *w, const uint8_t *data, xt_
 static xt_status parse(xt_checkpoint *c, const work *w, int index, xt_node **root, xt_error *error) {
   const xt_record *record = xt_records_find(&c->directory, names[index], strlen(names[index]));
   int64_t at = record->method == XT_RECORD_STORED ? (int64_t)atomic_load(&record->data_offset) : -1;
-  return xt_open_pickle(c, &c->rebuild, w->pickles[index], w->sizes[index], at, root, error);
+  return xt_open_pickle(&c->rebuild, w->pickles[index], w->sizes[index], at, root, error);
 }
 
 static bool put_pair(xt_arena *arena, xt_node *dict, const char *text, xt_node *value) {
@@ -96,7 +96,7 @@ static xt_status finish(xt_checkpoint *c, const work *w, xt_error *error) {
     status = parse(c, w, CONSTANTS, &constants, error);
     if (status == XT_STATUS_ok) status = name_constants(c, constants, &named, error);
   }
-  return status == XT_STATUS_ok ? xt_open_finish(c, w->sizes[PICKLE] + w->sizes[CONSTANTS], named, error) : status;
+  return status == XT_STATUS_ok ? xt_open_finish(c, named, error) : status;
 }
 
 static xt_status request_data(xt_checkpoint *c, work *w, uint64_t data, xt_need *need, xt_error *error) {

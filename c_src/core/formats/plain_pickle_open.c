@@ -42,9 +42,9 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
                         "; raise it with limits: [pickle_bytes: n]",
                         structure, c->limits.pickle_bytes);
   c->rebuild.ids = XT_IDS_NONE;
-  xt_status status = xt_open_pickle(c, &c->rebuild, data, used, (int64_t)c->base, &c->root, error);
+  xt_status status = xt_open_pickle(&c->rebuild, data, used, (int64_t)c->base, &c->root, error);
   c->next = c->base + used < c->file_size ? c->base + used : 0;
-  return status == XT_STATUS_ok ? xt_open_finish(c, structure, NULL, error) : status;
+  return status == XT_STATUS_ok ? xt_open_finish(c, NULL, error) : status;
 }
 
 const xt_format xt_plain_pickle_format = {"pickle", true, step};

@@ -319,10 +319,9 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
   }
   status = check_layout(c, data.at, error);
   if (status != XT_STATUS_ok) return status;
-  c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
-  if (!c->records) return xt_open_no_memory(error);
+  if (!xt_open_reserve_records(c)) return xt_open_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  status = xt_open_finish(c, size, NULL, error);
+  status = xt_open_finish(c, NULL, error);
   return status == XT_STATUS_ok ? check_names(c, error) : status;
 }
 

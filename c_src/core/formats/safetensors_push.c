@@ -63,8 +63,8 @@ xt_status xt_safetensors_push(xt_push *p, xt_error *error) {
     return status == XT_STATUS_ok ? xt_push_request(p, XT_SAFETENSORS_PREFIX + w->header_size, 0) : status;
   case HEADER: return read_header(p, w, error);
   default:
-    if (w->next < p->storages) xt_push_receive(p, w->order[w->next++]);
-    else p->event = XT_PUSH_DONE;
+    if (w->next < p->storages) return xt_push_receive(p, w->order[w->next++], error);
+    p->event = XT_PUSH_DONE;
     return XT_STATUS_ok;
   }
 }

@@ -110,7 +110,7 @@ static xt_node *read_pickle(xt_checkpoint *c, work *w, xt_need *need, xt_error *
     return NULL;
   }
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  *status = xt_open_pickle(c, &plain, (const uint8_t *)copy, size, (int64_t)w->at, &root, error);
+  *status = xt_open_pickle(&plain, (const uint8_t *)copy, size, (int64_t)w->at, &root, error);
   xt_rebuild_free(&plain);
   if (*status == XT_STATUS_ok && !in_member(w, STORAGES_MEMBER, w->at, size))
     *status = corrupt(w->at, error, "a member ends too early");
@@ -244,9 +244,8 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   size_t used;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
-  c->pickle_bytes_read = w->members[STORAGES_MEMBER].size < MAX_TABLE ? w->members[STORAGES_MEMBER].size : MAX_TABLE;
   xt_status status =
-      xt_open_first_pickle(c, &plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
+      xt_open_first_pickle(&plain, in->data + in->at, xt_cursor_left(in), (int64_t)at, &used, &head, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in->at += used;
@@ -273,7 +272,7 @@ static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict};
   xt_node *count;
   size_t used;
-  xt_status status = xt_open_first_pickle(c, &plain, in.data, in.size, (int64_t)m->at, &used, &count, error);
+  xt_status status = xt_open_first_pickle(&plain, in.data, in.size, (int64_t)m->at, &used, &count, error);
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in.at = used;
@@ -287,12 +286,11 @@ static xt_status read_tensors(xt_checkpoint *c, work *w, xt_need *need, xt_error
 static xt_status read_object(xt_checkpoint *c, work *w, xt_error *error) {
   const member *m = &w->members[PICKLE_MEMBER];
   c->rebuild.ids = XT_IDS_LABELS;
-  xt_status status = xt_open_pickle(c, &c->rebuild, w->pickle, m->size, (int64_t)m->at, &c->root, error);
+  xt_status status = xt_open_pickle(&c->rebuild, w->pickle, m->size, (int64_t)m->at, &c->root, error);
   if (status != XT_STATUS_ok) return status;
-  c->records = calloc(c->rebuild.storage_count + 1, sizeof *c->records);
-  if (!c->records) return xt_open_no_memory(error);
+  if (!xt_open_reserve_records(c)) return xt_open_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  return xt_open_finish(c, m->size + w->members[TENSORS_MEMBER].size, NULL, error);
+  return xt_open_finish(c, NULL, error);
 }
 
 static xt_status read_count(xt_checkpoint *c, work *w, xt_need *need, xt_error *error) {

@@ -53,7 +53,7 @@ xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_
   xt_node *root;
   /* `strict` does not apply: the list is written by torch itself and contains the class _Entry */
   xt_rebuild plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
-  xt_status status = xt_open_pickle(c, &plain, data, size, (int64_t)(at - size), &root, error);
+  xt_status status = xt_open_pickle(&plain, data, size, (int64_t)(at - size), &root, error);
   xt_rebuild_free(&plain);
   return status == XT_STATUS_ok ? add_records(c, root, at, error) : status;
 }

@@ -57,8 +57,8 @@ static xt_status read_object(xt_push *p, const xt_record *record, xt_error *erro
   xt_checkpoint *c = p->checkpoint;
   uint8_t *data = xt_push_copy(p, xt_push_data(p), record->size);
   if (!data) return xt_open_no_memory(error);
-  xt_status status = xt_open_pickle(c, &c->rebuild, data, record->size, (int64_t)p->at, &c->root, error);
-  if (status == XT_STATUS_ok) status = xt_open_finish(c, record->size, NULL, error);
+  xt_status status = xt_open_pickle(&c->rebuild, data, record->size, (int64_t)p->at, &c->root, error);
+  if (status == XT_STATUS_ok) status = xt_open_finish(c, NULL, error);
   return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
 }
 
@@ -101,8 +101,7 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
   if (find_storage(p, record, &storage)) {
     p->state = STORAGE;
     xt_push_request(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes after the elements */
-    xt_push_receive(p, storage);
-    return XT_STATUS_ok;
+    return xt_push_receive(p, storage, error);
   }
   bool object = has_name(record, "data.pkl");
   bool text = !object && xt_named_records_find_text(record->name, record->name_size);

@@ -21,7 +21,7 @@
 #include "core/formats/named_records.h"
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
-enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10, SEEN_BASE = 64 << 20 };
+enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
 
 typedef struct {
   xt_record *seen; /* the records read so far; may move */
@@ -122,8 +122,7 @@ static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
 static xt_status add_provisional_records(xt_checkpoint *c, xt_error *error) {
   size_t count = c->rebuild.storage_count;
   xt_record *records = xt_arena_alloc(&c->arena, count + 1, sizeof *records);
-  c->records = calloc(count + 1, sizeof *c->records);
-  if (!records || !c->records) return xt_open_no_memory(error);
+  if (!records || !xt_open_reserve_records(c)) return xt_open_no_memory(error);
   for (size_t i = 0; i < count; i++) {
     const xt_storage *storage = &c->rebuild.storages[i];
     bool meta = storage->location_size == 4 && !memcmp(storage->location, "meta", 4);
@@ -140,9 +139,9 @@ static xt_status read_object(xt_push *p, work *w, const uint8_t *data, xt_error 
   xt_checkpoint *c = p->checkpoint;
   size_t size = w->record.size;
   int64_t at = w->record.method == XT_RECORD_STORED ? (int64_t)p->at : -1;
-  xt_status status = xt_open_pickle(c, &c->rebuild, data, size, at, &c->root, error);
+  xt_status status = xt_open_pickle(&c->rebuild, data, size, at, &c->root, error);
   if (status == XT_STATUS_ok) status = add_provisional_records(c, error);
-  if (status == XT_STATUS_ok) status = xt_open_finish(c, size, NULL, error);
+  if (status == XT_STATUS_ok) status = xt_open_finish(c, NULL, error);
   if (status == XT_STATUS_ok) status = xt_push_described(p, error);
   w->object_read = true;
   return status;
@@ -166,14 +165,14 @@ static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
   if (w->record.size < storage->bytes || w->record.size - storage->bytes >= xt_dtype_get(storage->dtype)->size)
     return corrupt(p, error, "the size of a record differs from that of its storage");
   w->storage_read = true;
-  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL), XT_STATUS_ok;
+  if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL, error);
   xt_region *region = xt_region_new(w->record.size ? w->record.size : 1, 0);
   if (!region) return xt_region_refused(error);
   xt_status status = unpack(p, w, region->data, error);
   region->size = storage->bytes;
   p->received += storage->bytes;
-  if (status == XT_STATUS_ok) xt_push_complete(p, w->storage, region);
-  else xt_region_drop(region);
+  if (status == XT_STATUS_ok) return xt_push_complete(p, w->storage, region, error);
+  xt_region_drop(region);
   return status;
 }
 
@@ -183,7 +182,7 @@ static xt_status check_constants(xt_push *p, const work *w, const uint8_t *data,
   xt_checkpoint *c = p->checkpoint;
   xt_node *root;
   xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict, .max_tensor_bytes = c->limits.tensor_bytes};
-  xt_status status = xt_open_pickle(c, &plain, data, w->record.size, -1, &root, error);
+  xt_status status = xt_open_pickle(&plain, data, w->record.size, -1, &root, error);
   bool is_empty = status == XT_STATUS_ok && root->kind == XT_NODE_TUPLE && !root->list.count;
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok || is_empty) return status;
@@ -268,13 +267,11 @@ static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *err
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
                        "invalid zip file: the record %s has %" PRIu64 " bytes but its storage has %" PRIu64,
                        xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, storage->bytes);
-  if (p->completed[w->storage]) return corrupt(p, error, "duplicate record name");
   w->storage_read = true;
   p->state = STORAGE_END;
   /* the central directory follows the last record, so there are always enough bytes for a descriptor */
   xt_push_consume(p, header, w->has_sizes ? w->record.size - storage->bytes : item - 1 + XT_ZIP_DESCRIPTOR_WINDOW);
-  xt_push_receive(p, w->storage);
-  return XT_STATUS_ok;
+  return xt_push_receive(p, w->storage, error);
 }
 
 /* After the data of a storage: up to an element's size of stray bytes, then the descriptor, if there is one. */
@@ -399,7 +396,7 @@ xt_status xt_zip_push(xt_push *p, xt_error *error) {
     if (!w) return xt_open_no_memory(error);
     p->free_work = free_work;
     p->spooling = true;
-    p->checkpoint->arena.limit = SEEN_BASE + p->spool_bytes; /* for `seen`, if the file has many small records */
+    w->names.allowance = &p->checkpoint->allowance;
     p->state = HEADER;
     return xt_push_request(p, XT_ZIP_LOCAL_SIZE, 0);
   case HEADER: return read_header(p, w, error);

@@ -63,27 +63,33 @@ static void *alloc_large(size_t size) {
   return xt_block_data(block);
 }
 
+bool xt_memory_charge(int64_t bytes) {
+  if (atomic_fetch_add(&xt_memory_live.bytes, bytes) > atomic_load(&budget) - bytes) {
+    refused = XT_REFUSED_BUDGET;
+    xt_memory_discharge(bytes);
+    return false;
+  }
+  taken += bytes;
+  return true;
+}
+
+void xt_memory_discharge(int64_t bytes) { atomic_fetch_sub(&xt_memory_live.bytes, bytes); }
+
 void *xt_memory_alloc(size_t size) {
   int64_t wanted = size > INT64_MAX / 2 ? INT64_MAX / 2 : (int64_t)size;
-  if (atomic_fetch_add(&xt_memory_live.bytes, wanted) > atomic_load(&budget) - wanted) {
-    refused = XT_REFUSED_BUDGET;
-    atomic_fetch_sub(&xt_memory_live.bytes, wanted);
-    return NULL;
-  }
+  if (!xt_memory_charge(wanted)) return NULL;
   void *data = size >= LARGE ? alloc_large(size) : alloc_small(size);
-  if (!data) {
-    refused = XT_REFUSED_MACHINE;
-    atomic_fetch_sub(&xt_memory_live.bytes, wanted);
-    return NULL;
-  }
-  taken += wanted;
-  return data;
+  if (data) return data;
+  refused = XT_REFUSED_MACHINE;
+  xt_memory_discharge(wanted);
+  taken -= wanted;
+  return NULL;
 }
 
 void xt_memory_free(void *data) {
   if (!data) return;
   xt_block *block = block_of(data);
-  atomic_fetch_sub(&xt_memory_live.bytes, (int64_t)block->size);
+  xt_memory_discharge((int64_t)block->size);
   if (!block->map) free(block);
   else if (block->size < HUGE_PAGE) xt_block_free(block);
   else xt_block_cache_put(block);

@@ -30,6 +30,11 @@ int64_t xt_memory_budget(void);
 void *xt_memory_alloc(size_t size);
 void xt_memory_free(void *data);
 
+/* Counts memory of another allocator in xt_memory_live.bytes. Returns false, without counting it, if the budget would
+ * be exceeded; xt_memory_refused then returns XT_REFUSED_BUDGET. */
+bool xt_memory_charge(int64_t bytes);
+void xt_memory_discharge(int64_t bytes);
+
 /* Returns why the last failed allocation of this thread failed, and resets the answer. */
 typedef enum { XT_REFUSED_NOT, XT_REFUSED_BUDGET, XT_REFUSED_MACHINE } xt_refused;
 xt_refused xt_memory_refused(void);

@@ -2,10 +2,17 @@
 
 #include <string.h>
 
+/* A list may have millions of numbers, so they get only the memory that they use. */
+static size_t size_of(xt_node_kind kind) {
+  if (kind == XT_NODE_INT) return offsetof(xt_node, integer) + sizeof(int64_t);
+  if (kind == XT_NODE_FLOAT) return offsetof(xt_node, number) + sizeof(double);
+  return sizeof(xt_node);
+}
+
 xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind) {
-  xt_node *node = xt_arena_alloc(arena, 1, sizeof *node);
+  xt_node *node = xt_arena_alloc(arena, 1, size_of(kind));
   if (!node) return NULL;
-  node->kind = kind;
+  node->kind = (uint8_t)kind;
   if (kind == XT_NODE_OBJECT) {
     node->object = xt_arena_alloc(arena, 1, sizeof *node->object);
     if (!node->object) return NULL;

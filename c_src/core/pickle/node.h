@@ -60,6 +60,7 @@ typedef struct xt_tensor_desc {
   bool requires_grad, parameter, conj, neg, quantized;
   uint8_t layout; /* xt_layout */
   uint8_t part_count;
+  uint32_t first_entry;         /* 1 + index of the first entry of this tensor; set while the index is built */
   struct xt_tensor_parts *more; /* of sparse and quantized tensors; NULL for others */
 } xt_tensor_desc;
 
@@ -72,8 +73,11 @@ typedef struct xt_tensor_parts {
 enum { XT_NO_STORAGE = UINT32_MAX };
 
 struct xt_node {
-  xt_node_kind kind;
-  uint32_t walk; /* scratch field of the function that walks the tree; 0 between walks */
+  uint8_t kind; /* xt_node_kind */
+  /* set while the index is built */
+  bool visited, on_path; /* on_path: the walk is inside this container */
+  bool has_tensors;      /* a tensor is below this container, or is it */
+  uint32_t shared;       /* a number from 1 on if the tree contains the node more than once, else 0 */
   union {
     bool boolean;
     int64_t integer;
@@ -91,7 +95,7 @@ struct xt_node {
     } list;
     struct {
       const char *module, *name;
-      size_t module_size, name_size;
+      uint32_t module_size, name_size;
     } global;
     /* The callable or class, its arguments, and the state and items set afterwards (NULL if there are none). */
     struct {
@@ -116,7 +120,8 @@ struct xt_node {
   };
 };
 
-/* Returns a zeroed node of the given kind, or NULL if there is not enough memory. */
+/* Returns a zeroed node of the given kind, or NULL if there is not enough memory. A number must not become a node of
+ * another kind, and must not be copied as a whole. */
 xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind);
 
 /* Appends an item to a list, tuple, set or dict. Returns false if there is not enough memory. */

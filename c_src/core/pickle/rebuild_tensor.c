@@ -132,8 +132,8 @@ static xt_status make_subclass(xt_rebuild *r, xt_node *made, xt_node *class, xt_
 static xt_node *new_global(xt_rebuild *r, const char *module, const char *name) {
   xt_node *global = xt_node_new(r->arena, XT_NODE_GLOBAL);
   if (!global) return NULL;
-  global->global.module = module, global->global.module_size = strlen(module);
-  global->global.name = name, global->global.name_size = strlen(name);
+  global->global.module = module, global->global.module_size = (uint32_t)strlen(module);
+  global->global.name = name, global->global.name_size = (uint32_t)strlen(name);
   return global;
 }
 

@@ -29,22 +29,23 @@ xt_status xt_unpickler_truncated(xt_unpickler *u) {
 }
 
 xt_status xt_unpickler_no_memory(xt_unpickler *u) {
-  if (u->nodes > u->max_nodes)
-    return xt_error_at(u->error, XT_STATUS_limit, u->rebuild->at,
-                       "pickle creates more than %zu objects, which is too many for its size", u->max_nodes);
   return xt_error_set(u->error, XT_STATUS_no_memory, "out of memory while reading the pickle");
 }
 
 /* ---- Stack ---- */
 
-bool xt_unpickler_grow(xt_unpickler *u) {
-  size_t room = u->room ? 2 * u->room : 256;
-  xt_node **grown = realloc(u->stack, room * sizeof *grown);
+/* Grows the stack or the memo. What it takes from the allowance is returned at the end of the pickle. */
+static bool grow(xt_unpickler *u, xt_node ***array, size_t *room, size_t new_room) {
+  if (!xt_allowance_take(u->arena->allowance, (new_room - *room) * sizeof **array)) return false;
+  u->taken += (new_room - *room) * sizeof **array;
+  xt_node **grown = realloc(*array, new_room * sizeof *grown);
   if (!grown) return false;
-  u->stack = grown;
-  u->room = room;
+  *array = grown;
+  *room = new_room;
   return true;
 }
+
+bool xt_unpickler_grow(xt_unpickler *u) { return grow(u, &u->stack, &u->room, u->room ? 2 * u->room : 256); }
 
 xt_status xt_unpickler_find_mark(xt_unpickler *u, size_t *first) {
   for (size_t at = u->top; at-- > 0;)
@@ -84,13 +85,10 @@ static xt_status memo_put(xt_unpickler *u, uint64_t index) {
   if (!node || node == &u->mark) return xt_unpickler_corrupt(u, "stack underflow");
   if (index < u->memo_room || index <= u->memo_count + MAX_DENSE_GAP) {
     if (index >= u->memo_room) {
-      size_t room = u->memo_room ? u->memo_room : 1024;
+      size_t old_room = u->memo_room, room = old_room ? old_room : 1024;
       while (room <= index) room *= 2;
-      xt_node **grown = realloc(u->memo, room * sizeof *grown);
-      if (!grown) return xt_unpickler_no_memory(u);
-      memset(grown + u->memo_room, 0, (room - u->memo_room) * sizeof *grown);
-      u->memo = grown;
-      u->memo_room = room;
+      if (!grow(u, &u->memo, &u->memo_room, room)) return xt_unpickler_no_memory(u);
+      memset(u->memo + old_room, 0, (room - old_room) * sizeof *u->memo);
     }
     if (!u->memo[index]) u->memo_count++;
     u->memo[index] = node;
@@ -255,8 +253,7 @@ static xt_status run(xt_unpickler *u, xt_node **root) {
 xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, size_t *used, xt_node **root) {
   xt_unpickler u = {.in = {data, size, 0, false}, .rebuild = rebuild, .arena = rebuild->arena, .error = rebuild->error};
   if (!rebuild->nested) rebuild->nested_bytes_left = size;
-  /* A regular pickle needs several bytes per object; one that creates more objects is refused. */
-  u.max_nodes = size / 4 > 1000000 ? size / 4 : 1000000;
+  u.far_memo.allowance = u.arena->allowance;
   u.none = xt_node_new(u.arena, XT_NODE_NONE);
   u.true_ = xt_node_new(u.arena, XT_NODE_BOOL);
   u.false_ = xt_node_new(u.arena, XT_NODE_BOOL);
@@ -270,5 +267,6 @@ xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, siz
   free(u.stack);
   free(u.memo);
   xt_table_free(&u.far_memo);
+  xt_allowance_return(u.arena->allowance, u.taken);
   return status;
 }

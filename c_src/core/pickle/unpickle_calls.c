@@ -9,11 +9,13 @@
 
 static xt_status push_global(xt_unpickler *u, const char *module, size_t module_size, const char *name,
                              size_t name_size) {
+  if (module_size > UINT32_MAX || name_size > UINT32_MAX)
+    return xt_unpickler_corrupt(u, "module or name is longer than 4 GiB");
   xt_status status = xt_unpickler_push_new(u, XT_NODE_GLOBAL);
   if (status != XT_STATUS_ok) return status;
   xt_node *node = xt_unpickler_top(u);
-  node->global.module = module, node->global.module_size = module_size;
-  node->global.name = name, node->global.name_size = name_size;
+  node->global.module = module, node->global.module_size = (uint32_t)module_size;
+  node->global.name = name, node->global.name_size = (uint32_t)name_size;
   return xt_rebuild_global(u->rebuild, node);
 }
 
@@ -57,7 +59,7 @@ static xt_status call(xt_unpickler *u, xt_node *callable, xt_node *args, bool is
   /* copyreg.__newobj__(class, *args) does the same as NEWOBJ */
   if (args->list.count &&
       (xt_node_is_global(callable, "copyreg", "__newobj__") || xt_node_is_global(callable, "copy_reg", "__newobj__"))) {
-    xt_node *rest = xt_unpickler_node(u, XT_NODE_TUPLE);
+    xt_node *rest = xt_node_new(u->arena, XT_NODE_TUPLE);
     if (!rest) return xt_unpickler_no_memory(u);
     rest->list.items = args->list.items + 1;
     rest->list.count = rest->list.room = args->list.count - 1;

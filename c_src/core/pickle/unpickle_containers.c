@@ -3,7 +3,7 @@
 
 xt_status xt_unpickler_push_items(xt_unpickler *u, xt_node_kind kind, size_t first) {
   size_t count = u->top - first;
-  xt_node *node = xt_unpickler_node(u, kind);
+  xt_node *node = xt_node_new(u->arena, kind);
   if (!node) return xt_unpickler_no_memory(u);
   node->list.items = xt_arena_alloc(u->arena, count, sizeof *node->list.items);
   if (!node->list.items) return xt_unpickler_no_memory(u);
@@ -45,7 +45,7 @@ static xt_node *items_of(xt_unpickler *u, xt_node *value, xt_node_kind kind) {
   if (value->kind == kind) return value;
   if (value->kind != XT_NODE_OBJECT) return NULL;
   xt_node **slot = kind == XT_NODE_DICT ? &value->object->dict : &value->object->list;
-  if (!*slot) *slot = xt_unpickler_node(u, kind);
+  if (!*slot) *slot = xt_node_new(u->arena, kind);
   return *slot;
 }
 

@@ -20,11 +20,11 @@ typedef struct {
   xt_error *error;
   xt_node **stack;
   size_t top, room; /* of the stack */
+  uint64_t taken;   /* bytes that stack and memo have taken from the allowance */
   xt_node **memo;
   size_t memo_room, memo_count;
   xt_table far_memo; /* index → node; the keys are in the arena */
-  size_t nodes, max_nodes;
-  size_t frame_end; /* no opcode of a frame may read past it; 0 outside of a frame */
+  size_t frame_end;  /* no opcode of a frame may read past it; 0 outside of a frame */
   xt_node *none, *true_, *false_, *empty_tuple;
   xt_node *small_ints[256]; /* made once and then shared, because integers cannot change */
   xt_node mark;
@@ -36,7 +36,7 @@ typedef struct {
 xt_status xt_unpickler_corrupt(xt_unpickler *u, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 xt_status xt_unpickler_truncated(xt_unpickler *u) __attribute__((cold));
 
-/* A node or other memory could not be allocated, or the pickle has created too many nodes. */
+/* A node or other memory could not be allocated. */
 xt_status xt_unpickler_no_memory(xt_unpickler *u) __attribute__((cold));
 
 /* ---- Stack ---- */
@@ -50,13 +50,8 @@ static inline xt_status xt_unpickler_push(xt_unpickler *u, xt_node *node) {
   return XT_STATUS_ok;
 }
 
-/* Returns a node, or NULL if there is not enough memory or there are too many nodes. */
-static inline xt_node *xt_unpickler_node(xt_unpickler *u, xt_node_kind kind) {
-  return ++u->nodes > u->max_nodes ? NULL : xt_node_new(u->arena, kind);
-}
-
 static inline xt_status xt_unpickler_push_new(xt_unpickler *u, xt_node_kind kind) {
-  return xt_unpickler_push(u, xt_unpickler_node(u, kind));
+  return xt_unpickler_push(u, xt_node_new(u->arena, kind));
 }
 
 /* Returns the top of the stack, which may be a mark, or NULL if the stack is empty. */

@@ -128,21 +128,32 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
   defp read_all(ckpt, indices, tries \\ 1) do
-    with {:ok, {batch, total, logical}} <- begin(ckpt, indices),
-         :ok <- check_total(ckpt, logical) do
-      case step(ckpt, batch, Progress.new(ckpt.options.on_progress, total)) do
-        {:collect, _error} when tries > 0 ->
-          Memory.collect()
-          read_all(ckpt, indices, tries - 1)
+    case read_once(ckpt, indices) do
+      {:collect, _error} when tries > 0 ->
+        Memory.collect()
+        read_all(ckpt, indices, tries - 1)
 
-        {:collect, error} ->
-          {:error, Error.put_path(error, ckpt.source)}
+      {:collect, error} ->
+        {:error, Error.put_path(error, ckpt.source)}
 
-        other ->
-          other
+      other ->
+        other
+    end
+  end
+
+  defp read_once(ckpt, indices) do
+    with {:ok, {batch, total, logical}} <- begin(ckpt, indices) do
+      try do
+        with :ok <- check_total(ckpt, logical),
+             do: step(ckpt, batch, Progress.new(ckpt.options.on_progress, total))
+      after
+        close(batch)
       end
     end
   end
+
+  # Without this call the storages would stay in memory, and the file open, until the next garbage collection.
+  defp close(batch), do: Native.batch_load_close(batch)
 
   defp begin(ckpt, indices) do
     result =
@@ -168,7 +179,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         step(ckpt, batch, Progress.report(progress, done))
 
       {:ok, {:done, tensors}} ->
-        Progress.finish(progress)
+        finish(progress, tensors)
         {:ok, tensors}
 
       {:collect, error} ->
@@ -177,6 +188,15 @@ defmodule ExTorch.Checkpoint.BatchLoad do
       {:error, error} ->
         {:error, Error.put_path(error, ckpt.source)}
     end
+  end
+
+  # If the callback raises, nobody gets the tensors.
+  defp finish(progress, tensors) do
+    Progress.finish(progress)
+  catch
+    kind, reason ->
+      for %Tensor{} = tensor <- tensors, do: Tensor.release(tensor)
+      :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   defp all_to_device(ckpt, tensors, entries) do

@@ -11,7 +11,8 @@ defmodule ExTorch.Checkpoint.Options do
     depth: 1000,
     tensor_bytes: 2 ** 40,
     total_bytes: 2 ** 42,
-    spool_bytes: 2 ** 30
+    spool_bytes: 2 ** 30,
+    memory: nil
   ]
   @defaults [
     mmap: false,
@@ -38,10 +39,11 @@ defmodule ExTorch.Checkpoint.Options do
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes (0: no limit given), depth, tensor_bytes, offset"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes (0: no limit given), depth, tensor_bytes, memory (0: by the size of the
+  file), offset"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
-           non_neg_integer(), non_neg_integer()}
+           non_neg_integer(), non_neg_integer(), non_neg_integer()}
 
   # The options of loaders with their defaults, without :on_tensor.
   @spec stream_options() :: keyword()
@@ -72,7 +74,7 @@ defmodule ExTorch.Checkpoint.Options do
   end
 
   defp limit?(:depth, value), do: value in 1..10_000
-  defp limit?(:nodes, nil), do: true
+  defp limit?(name, nil) when name in [:nodes, :memory], do: true
   defp limit?(_name, value), do: bytes?(value)
 
   defp limit_range(:depth), do: "an integer from 1 to 10,000"
@@ -88,7 +90,7 @@ defmodule ExTorch.Checkpoint.Options do
   @spec native(t()) :: native()
   def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes], offset}
+     limits[:tensor_bytes], limits[:memory] || 0, offset}
   end
 
   # Returns the device for a tensor that was saved on `location`.

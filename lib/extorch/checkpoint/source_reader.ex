@@ -12,11 +12,27 @@ defmodule ExTorch.Checkpoint.SourceReader do
   def open(%module{} = source, native_opts) do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
-           Memory.run(fn -> Native.source_reader_open(size, native_opts) end),
-         :ok <- fill(source, resource, need) do
-      {:ok, resource}
+           Memory.run(fn -> Native.source_reader_open(size, native_opts) end) do
+      fill_or_close(source, resource, need)
     end
   end
+
+  defp fill_or_close(source, resource, need) do
+    case fill(source, resource, need) do
+      :ok ->
+        {:ok, resource}
+
+      {:error, error} ->
+        close(resource)
+        {:error, error}
+    end
+  catch
+    kind, reason ->
+      close(resource)
+      :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  defp close(resource), do: Native.checkpoint_close(resource)
 
   defp fill(_source, _resource, :open), do: :ok
 

@@ -41,12 +41,26 @@ defmodule ExTorch.Streaming.Body do
     more(conn, {:more, Streaming.loader(opts)}, read_opts)
   end
 
-  defp more(%module{} = conn, state, read_opts) do
-    case module.read_body(conn, read_opts) do
+  defp more(conn, state, read_opts) do
+    case read(conn, state, read_opts) do
       {:more, chunk, conn} -> step(conn, feed(state, chunk), read_opts)
       {:ok, chunk, conn} -> finish(conn, feed(state, chunk))
-      {:error, reason} -> {:error, read_error(reason), conn}
+      {:error, reason} -> {:error, read_error(reason), abandon(conn, state)}
     end
+  end
+
+  defp read(%module{} = conn, state, read_opts) do
+    module.read_body(conn, read_opts)
+  catch
+    kind, reason ->
+      abandon(conn, state)
+      :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  # The process of a connection may stay idle for long: frees what was received.
+  defp abandon(conn, state) do
+    with {:more, loader} <- state, do: Streaming.ended(loader)
+    conn
   end
 
   defp step(conn, {:error, error}, _read_opts), do: {:error, error, conn}

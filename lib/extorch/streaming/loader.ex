@@ -30,7 +30,8 @@ defmodule ExTorch.Streaming.Loader do
             entries: [Checkpoint.Entry.t()] | nil,
             by_index: tuple() | nil,
             progress: Progress.t() | nil,
-            ready: [[{non_neg_integer(), ExTorch.Tensor.t() | struct()}]]
+            ready: [[{non_neg_integer(), ExTorch.Tensor.t() | struct()}]],
+            fed: non_neg_integer()
           }
 
   # keep: whether tensors are kept for the object that feed/2 returns
@@ -38,6 +39,7 @@ defmodule ExTorch.Streaming.Loader do
   # entries, by_index: set once the tensors are described, and only if names or entries are needed
   # ready: complete tensors as lists of {index, tensor}, newest list first
   # number: the number of this state; the NIFs use it to detect old loaders
+  # fed: the number of bytes fed so far
   @enforce_keys [:resource, :ckpt]
   defstruct [
     :resource,
@@ -49,8 +51,12 @@ defmodule ExTorch.Streaming.Loader do
     number: 0,
     keep: true,
     expected: 1,
-    ready: []
+    ready: [],
+    fed: 0
   ]
+
+  # After a stream of this many bytes, its chunks are collected.
+  @collect_chunks 1024 * 1024
 
   # The options of loaders with their defaults.
   @doc false
@@ -97,51 +103,70 @@ defmodule ExTorch.Streaming.Loader do
 
   @doc false
   @spec feed(t(), iodata()) :: {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
-  def feed(%__MODULE__{} = loader, chunk) do
-    case push(loader, chunk, fn _pair -> :ok end) do
-      {:done, loader, rest} ->
-        with {:ok, term} <- finish(loader), do: {:done, term, rest}
+  def feed(%__MODULE__{} = loader, chunk), do: push(loader, chunk, fn _pair -> :ok end)
 
-      other ->
-        other
-    end
-  end
-
-  # Calls `each` with {name, tensor} when a tensor is complete. Does not build the object.
+  # Calls `each` with {name, tensor} when a tensor is complete. The term is nil for a loader with `keep: false`.
   @doc false
   @spec push(t(), iodata(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
-          {:more, t()} | {:done, t(), binary()} | {:error, Error.t()}
+          {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, binaries} <- to_binaries(chunk),
          :ok <- claim(loader) do
-      push_claimed(loader, binaries, each)
+      fed = loader.fed + :erlang.iolist_size(binaries)
+      result = push_claimed(%{loader | fed: fed}, binaries, each)
+      unless match?({:more, _}, result), do: collect_chunks(fed)
+      result
     end
   end
 
-  # Returns the error of a stream that ends before its checkpoint.
+  # Returns the error of a stream that ends before its checkpoint. Frees what the loader holds.
   @doc false
   @spec ended(t()) :: {:error, Error.t()}
   def ended(%__MODULE__{} = loader) do
     with :ok <- claim(loader) do
       error = Native.loader_ended(loader.resource)
       release(loader, true)
+      release_ready(loader)
+      collect_chunks(loader.fed)
       error
     end
   end
 
-  # The loader is finished after an error, and if a callback raises.
+  # The loader has ended after an error, and if a callback raises.
   defp push_claimed(loader, binaries, each) do
-    result = push_all(loader, binaries, each)
-    number = release(loader, not match?({:more, _}, result))
+    case push_all(loader, binaries, each) do
+      {:more, loader} ->
+        {:more, %{loader | number: release(loader, false)}}
 
-    case result do
-      {:more, loader} -> {:more, %{loader | number: number}}
-      other -> other
+      {:done, loader, rest} ->
+        result = finish(loader)
+        release(loader, true)
+        with {:ok, term} <- result, do: {:done, term, rest}
+
+      {:error, error, loader} ->
+        release(loader, true)
+        release_ready(loader)
+        {:error, error}
     end
   catch
     kind, reason ->
       release(loader, true)
+      release_ready(loader)
       :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  # Tensors that nobody else has would stay allocated until the next garbage collection.
+  defp release_ready(%{on_tensor: nil, ready: ready}) do
+    for list <- ready, {_index, %ExTorch.Tensor{} = tensor} <- list do
+      ExTorch.Tensor.release(tensor)
+    end
+  end
+
+  defp release_ready(_loader), do: :ok
+
+  # The chunks of the stream are garbage in the young heap of this process. An idle process would keep them.
+  defp collect_chunks(fed) do
+    if fed >= @collect_chunks, do: :erlang.garbage_collect(self(), type: :minor)
   end
 
   # Only one process at a time may feed a loader, and only its newest state.
@@ -169,7 +194,7 @@ defmodule ExTorch.Streaming.Loader do
     case push_binary(loader, binary, each) do
       {:more, loader} -> push_all(loader, binaries, each)
       {:done, loader, rest} -> {:done, loader, IO.iodata_to_binary([rest | binaries])}
-      {:error, error} -> {:error, error}
+      {:error, error, loader} -> {:error, error, loader}
     end
   end
 
@@ -180,11 +205,13 @@ defmodule ExTorch.Streaming.Loader do
   defp push_binary(loader, binary, each) do
     case Memory.run(fn -> Native.loader_feed(loader.resource, binary) end) do
       {:ok, :described} ->
-        with {:ok, loader} <- select(loader), do: push_binary(loader, binary, each)
+        case select(loader) do
+          {:ok, loader} -> push_binary(loader, binary, each)
+          {:error, error} -> {:error, error, loader}
+        end
 
       {:ok, {event, received, expected, ready}} ->
-        progress = loader.progress && Progress.report(loader.progress, received)
-        loader = %{loader | expected: expected, progress: progress}
+        loader = report(%{loader | expected: expected}, received, ready)
 
         with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
           if event == :again, do: push_binary(loader, binary, each), else: {:more, loader}
@@ -197,8 +224,17 @@ defmodule ExTorch.Streaming.Loader do
         end
 
       {:error, error} ->
-        {:error, error}
+        {:error, error, loader}
     end
+  end
+
+  # If the callback raises, nobody gets the tensors that have just been created.
+  defp report(loader, received, ready) do
+    %{loader | progress: loader.progress && Progress.report(loader.progress, received)}
+  catch
+    kind, reason ->
+      release_ready(%{loader | on_tensor: nil, ready: [ready]})
+      :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   # ---- Selecting tensors ----
@@ -240,13 +276,20 @@ defmodule ExTorch.Streaming.Loader do
   defp add_ready(loader, [{index, tensor} | ready], each) do
     entry = elem(loader.by_index, index)
 
-    with {:ok, tensor} <- Handle.to_device(loader.ckpt, tensor, entry) do
-      if loader.on_tensor, do: loader.on_tensor.(entry.name, tensor)
-      each.({entry.name, tensor})
-      kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
-      add_ready(%{loader | ready: kept}, ready, each)
+    case Handle.to_device(loader.ckpt, tensor, entry) do
+      {:ok, tensor} ->
+        if loader.on_tensor, do: loader.on_tensor.(entry.name, tensor)
+        each.({entry.name, tensor})
+        kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
+        add_ready(%{loader | ready: kept}, ready, each)
+
+      {:error, error} ->
+        release_ready(%{loader | on_tensor: nil, ready: [[{index, tensor} | ready]]})
+        {:error, error, loader}
     end
   end
+
+  defp finish(%{keep: false}), do: {:ok, nil}
 
   defp finish(%{ckpt: ckpt, entries: entries, ready: ready}) do
     tensors = ready |> Enum.concat() |> List.keysort(0) |> Enum.map(&elem(&1, 1))
@@ -262,15 +305,34 @@ defmodule ExTorch.Streaming.Loader do
   defimpl Collectable do
     alias ExTorch.Streaming.Loader
 
-    def into(loader), do: {{:more, loader}, &collect/2}
+    # If the enumerable raises, Enum.into/2 passes the first state to the collector. So the newest loader is also kept in
+    # the process dictionary, where :halt finds it.
+    def into(loader) do
+      key = {Loader, loader.resource}
+      Process.put(key, loader)
+      {{:more, loader}, &collect(&1, &2, key)}
+    end
 
-    defp collect({:more, loader}, {:cont, chunk}), do: Loader.feed(loader, chunk)
-    defp collect({:done, term, rest}, {:cont, chunk}), do: {:done, term, [rest, chunk]}
-    defp collect({:error, error}, {:cont, _chunk}), do: {:error, error}
-    defp collect({:more, loader}, :done), do: Loader.ended(loader)
-    defp collect({:done, term, rest}, :done), do: {:ok, term, IO.iodata_to_binary(rest)}
-    defp collect({:error, error}, :done), do: {:error, error}
-    defp collect(_state, :halt), do: :ok
+    defp collect({:more, loader}, {:cont, chunk}, key) do
+      Process.delete(key)
+      result = Loader.feed(loader, chunk)
+      with {:more, loader} <- result, do: Process.put(key, loader)
+      result
+    end
+
+    defp collect({:done, term, rest}, {:cont, chunk}, _key), do: {:done, term, [rest, chunk]}
+    defp collect({:error, error}, {:cont, _chunk}, _key), do: {:error, error}
+
+    defp collect(state, command, key) do
+      newest = Process.delete(key)
+
+      case {command, state} do
+        {:done, {:more, loader}} -> Loader.ended(loader)
+        {:done, {:done, term, rest}} -> {:ok, term, IO.iodata_to_binary(rest)}
+        {:done, {:error, error}} -> {:error, error}
+        {:halt, _} -> newest && Loader.ended(newest)
+      end
+    end
   end
 
   defimpl Inspect do

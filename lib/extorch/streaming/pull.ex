@@ -8,15 +8,23 @@ defmodule ExTorch.Streaming.Pull do
   def start(enumerable),
     do: &Enumerable.reduce(enumerable, &1, fn item, _ -> {:suspend, item} end)
 
-  @spec next(t()) :: {:ok, term(), t()} | {:done, t()}
+  @type exception :: {:error | :exit | :throw, term(), Exception.stacktrace()}
+
+  # An enumerable that raises has released its resources, so it must not be stopped.
+  @spec next(t()) :: {:ok, term(), t()} | {:done, t()} | {:raised, exception()}
   def next(pull) do
     case pull.({:cont, :none}) do
       {:suspended, item, pull} -> {:ok, item, pull}
       {_done_or_halted, _} -> {:done, :closed}
     end
+  catch
+    kind, reason -> {:raised, {kind, reason, __STACKTRACE__}}
   end
 
-  # An enumerable that is done has released its resources.
+  @spec reraise(exception()) :: no_return()
+  def reraise({kind, reason, stacktrace}), do: :erlang.raise(kind, reason, stacktrace)
+
+  # So has one that is done.
   @spec stop(t()) :: :ok
   def stop(:closed), do: :ok
 

@@ -124,7 +124,7 @@ defmodule ExTorch.Streaming.Socket do
   end
 
   defp receive_all({:more, loader}, conn, received) do
-    case read(conn, receive_size(Loader.expected(loader), conn)) do
+    case read_or_end(loader, conn) do
       {:ok, data} -> receive_all(Loader.feed(loader, data), conn, received + byte_size(data))
       {:error, reason} -> receive_failed(loader, reason, received)
     end
@@ -132,6 +132,15 @@ defmodule ExTorch.Streaming.Socket do
 
   defp receive_all({:done, term, rest}, _conn, _received), do: {:ok, term, rest}
   defp receive_all({:error, error}, _conn, _received), do: {:error, error}
+
+  # A process that catches the exception of an invalid socket keeps nothing.
+  defp read_or_end(loader, conn) do
+    read(conn, receive_size(Loader.expected(loader), conn))
+  catch
+    kind, reason ->
+      Loader.ended(loader)
+      :erlang.raise(kind, reason, __STACKTRACE__)
+  end
 
   # 0 means any number of bytes.
   defp receive_size(expected, conn) do

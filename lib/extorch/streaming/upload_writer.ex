@@ -61,5 +61,12 @@ defmodule ExTorch.Streaming.UploadWriter do
   @spec close(state(), :done | :cancel | {:error, term()}) :: {:ok, state()} | {:error, Error.t()}
   def close({:more, loader}, :done), do: Streaming.ended(loader)
   def close({:error, error}, :done), do: {:error, error}
+
+  # Frees what was received: the process of the upload may go on.
+  def close({:more, loader} = state, _reason) do
+    Streaming.ended(loader)
+    {:ok, state}
+  end
+
   def close(state, _reason), do: {:ok, state}
 end

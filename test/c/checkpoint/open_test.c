@@ -7,7 +7,7 @@
 #include "core/memory/memory.h"
 #include "failing.h"
 
-static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
+static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
 
 static xt_status open_all(xt_checkpoint *c, xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};

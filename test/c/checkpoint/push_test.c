@@ -12,7 +12,7 @@
 #include "core/memory/memory.h"
 #include "failing.h"
 
-static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
+static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
 enum { SPOOL = 1 << 20 };
 
 /* The result of reading the whole file from memory. */

@@ -60,7 +60,7 @@ static void put_tensor(xt_pickler *p, const char *name, const char *key, int64_t
 }
 
 static void read_back(const char *path) {
-  static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40};
+  static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
   xt_error error;
   xt_file file;
   xt_checkpoint c;

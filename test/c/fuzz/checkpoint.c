@@ -6,7 +6,7 @@
 #include "core/pickle/node_json.h"
 #include "core/pickle/unpickle.h"
 
-static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
+static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24, 0};
 
 static void read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_error *error) {
   for (size_t i = 0; i < c->index.count && i < 100; i++) {

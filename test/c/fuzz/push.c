@@ -6,7 +6,7 @@
 
 #include "core/checkpoint/push.h"
 
-static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24};
+static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24, 0};
 enum { SPOOL = 1 << 18 };
 
 typedef struct {

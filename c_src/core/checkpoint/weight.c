@@ -1,0 +1,30 @@
+#include "core/checkpoint/weight.h"
+
+static uint64_t text_weight(size_t size) { return 24 + (uint64_t)size; }
+
+static uint64_t term_bytes(const xt_node *node) {
+  switch ((xt_node_kind)node->kind) {
+  case XT_NODE_NONE:
+  case XT_NODE_BOOL: return 0;
+  case XT_NODE_INT:
+  case XT_NODE_FLOAT: return 16;
+  case XT_NODE_BIG: return 16 + (uint64_t)node->text.size;
+  case XT_NODE_TEXT: return text_weight(node->text.size);
+  case XT_NODE_RAW_TEXT:
+  case XT_NODE_BYTES:
+  case XT_NODE_BYTEARRAY: return 56 + text_weight(node->text.size);
+  /* the items, and their places on the stack of the function that makes the term */
+  case XT_NODE_LIST: return 24 * (uint64_t)node->list.count;
+  case XT_NODE_TUPLE: return 8 + 16 * (uint64_t)node->list.count;
+  case XT_NODE_SET:
+  case XT_NODE_FROZENSET: return 96 + 56 * (uint64_t)node->list.count;
+  case XT_NODE_DICT: return 48 + 28 * (uint64_t)node->list.count;
+  case XT_NODE_GLOBAL: return 72 + text_weight(node->global.module_size) + text_weight(node->global.name_size);
+  case XT_NODE_OBJECT: return 160;
+  case XT_NODE_DEVICE: return 96 + text_weight(node->device.type_size);
+  default: return 128;
+  }
+}
+
+/* A half more: the garbage collector copies terms while the old ones exist. */
+uint64_t xt_weight_of(const xt_node *node) { return term_bytes(node) * 3 / 2; }
