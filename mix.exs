@@ -18,7 +18,8 @@ defmodule ExTorch.MixProject do
       compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
       # Tests implement protocols for their own structs.
       consolidate_protocols: Mix.env() != :test,
-      elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
+      elixirc_paths:
+        if(Mix.env() == :test, do: ["lib", "test/support", "test/hostile"], else: ["lib"]),
       deps: if(@hex, do: deps(), else: []),
       # Optional dependencies may come from ERL_LIBS instead of Hex: keep them in the code path.
       prune_code_paths: false,

@@ -1,0 +1,18 @@
+# Gives every file of the catalogue of test/hostile to every call, in a separate VM, and measures memory and time:
+#
+#     MIX_ENV=test mix run --no-deps-check test/fire/hostile.exs SECONDS SEED
+#
+# The first round has every file in its usual size, in an order that depends on the seed. Further rounds choose the size.
+# NAME (environment) limits the files to those whose name contains it; FORM=short takes the calls of the test.
+alias ExTorch.HostileFiles.Round
+
+{seconds, seed} =
+  case System.argv() do
+    [seconds, seed] -> {String.to_integer(seconds), String.to_integer(seed)}
+    _ -> raise "usage: mix run test/fire/hostile.exs SECONDS SEED"
+  end
+
+form = if System.get_env("FORM") == "short", do: :short, else: :long
+totals = Round.fire(seconds, seed, name: System.get_env("NAME") || "", form: form)
+IO.puts(Round.line(totals))
+if Round.failed?(totals), do: System.halt(1)

@@ -1,0 +1,146 @@
+defmodule ExTorch.HostileFiles.Calls do
+  @moduledoc false
+  # The calls that every file of the catalogue is given to. A call is `{name, how}`; run/2 makes it.
+  alias ExTorch.{Checkpoint, Store, Streaming}
+  alias ExTorch.Test.FileSource
+
+  @options [default: [], strict: [strict: true], verify: [verify: true], ordered: [ordered: true]]
+
+  @doc "All calls for a file, or the few of the short form."
+  def all(kind, form \\ :long)
+
+  def all(:index, _form), do: [:load, :load_directory, :store_keys, :store_apply]
+
+  def all(:file, :short) do
+    [
+      {:load, :path, []},
+      {:load, :binary, strict: true},
+      {:load, :source, verify: true},
+      {:stream, :small, []},
+      {:stream, :large, []},
+      {:entries, :path, mmap: true},
+      {:object, :path, ordered: true},
+      {:tensor, :path, []},
+      {:only, :path, []},
+      {:store_apply, :path, []}
+    ]
+  end
+
+  def all(:file, :long) do
+    loads =
+      for source <- [:path, :binary, :source], {_, opts} <- @options, do: {:load, source, opts}
+
+    streams = for size <- [:small, :large], {_, opts} <- @options, do: {:stream, size, opts}
+
+    reads =
+      for call <- [:open, :keys, :entries, :object, :tensor, :describe, :records, :only],
+          {source, opts} <- [path: [], binary: [], source: [], path: [mmap: true]],
+          do: {call, source, opts}
+
+    loads ++
+      [
+        {:load, :path, mmap: true},
+        {:stream_tensors, :large, []},
+        {:lazy, :path, []},
+        {:gunzip, :large, []}
+      ] ++
+      [{:store_keys, :path, []}, {:store_apply, :path, []}] ++ streams ++ reads
+  end
+
+  @doc "Reads what a call needs into memory, so that this is not measured."
+  def prepare({_, source, _}, path) when source in [:binary, :small, :large],
+    do: {path, File.read!(path)}
+
+  def prepare(_call, path), do: {path, nil}
+
+  @doc "Makes a call. Returns `{:ok, value}` or `{:error, error}`; other answers and exceptions are for the caller."
+  def run(:load, {path, _}), do: ExTorch.load(path)
+  def run(:load_directory, {path, _}), do: ExTorch.load(Path.dirname(path))
+  def run(:store_keys, {path, _}), do: Store.keys(Store.Sharded.new(path))
+
+  def run(:store_apply, {path, _}),
+    do: Store.apply_to(Store.Sharded.new(path), %{"w" => ExTorch.zeros({1})})
+
+  def run({:load, source, opts}, file), do: ExTorch.load(source(source, file), opts)
+
+  def run({:only, source, opts}, file),
+    do:
+      ExTorch.load(
+        source(source, file),
+        [only: fn name -> :erlang.phash2(name, 2) == 0 end] ++ opts
+      )
+
+  def run({:stream, size, opts}, {_, bytes}) do
+    with {:ok, term, _rest} <- Streaming.load(chunks(bytes, size), opts), do: {:ok, term}
+  end
+
+  def run({:gunzip, size, opts}, {_, bytes}) do
+    with {:ok, term, _rest} <-
+           bytes |> chunks(size) |> Streaming.gunzip() |> Streaming.load(opts),
+         do: {:ok, term}
+  end
+
+  def run({:stream_tensors, size, opts}, {_, bytes}) do
+    {:ok,
+     bytes |> chunks(size) |> Streaming.tensors(opts) |> Enum.reduce(0, fn _, n -> n + 1 end)}
+  end
+
+  def run({:store_keys, :path, opts}, {path, _}), do: Store.keys(Store.PyTorch.new(path, opts))
+
+  def run({:store_apply, :path, opts}, {path, _}) do
+    store = Store.PyTorch.new(path, [allow_partial: true, validate: false] ++ opts)
+    Store.apply_to(store, %{"w" => ExTorch.zeros({1}), "0" => ExTorch.zeros({1})})
+  end
+
+  def run({call, source, opts}, file) do
+    with {:ok, ckpt} <- Checkpoint.open(source(source, file), opts) do
+      try do
+        read(call, ckpt)
+      after
+        Checkpoint.close(ckpt)
+      end
+    end
+  end
+
+  defp read(:open, ckpt), do: {:ok, inspect(ckpt)}
+  defp read(:keys, ckpt), do: {:ok, Checkpoint.keys(ckpt)}
+  defp read(:entries, ckpt), do: {:ok, Checkpoint.entries(ckpt)}
+  defp read(:object, ckpt), do: Checkpoint.object(ckpt)
+
+  defp read(:tensor, ckpt) do
+    # By name first and, if several tensors have this name, by path.
+    case Enum.take(Checkpoint.keys(ckpt), -1) do
+      [] ->
+        {:ok, nil}
+
+      [name] ->
+        with {:error, %{reason: :ambiguous}} <- Checkpoint.tensor(ckpt, name),
+             do: Checkpoint.tensor(ckpt, List.last(Checkpoint.entries(ckpt)).path)
+    end
+  end
+
+  defp read(:describe, ckpt),
+    do: {:ok, {Checkpoint.metadata(ckpt), Checkpoint.records(ckpt), Checkpoint.storages(ckpt)}}
+
+  defp read(:records, ckpt) do
+    Enum.reduce_while(Enum.take(Checkpoint.records(ckpt), 50), {:ok, nil}, fn name, _ ->
+      case Checkpoint.read_record(ckpt, name) do
+        {:ok, data} -> {:cont, {:ok, {:data, data}}}
+        {:error, error} -> {:halt, {:error, error}}
+      end
+    end)
+  end
+
+  defp read(:lazy, ckpt),
+    do: {:ok, ckpt |> Checkpoint.stream() |> Enum.reduce(0, fn _, n -> n + 1 end)}
+
+  defp source(:path, {path, _}), do: path
+  defp source(:binary, {_, bytes}), do: {:binary, bytes}
+  defp source(:source, {path, _}), do: %FileSource{path: path}
+
+  # At most about 2,000 chunks.
+  defp chunks(bytes, :small),
+    do: ExTorch.Case.chunks(bytes, [max(7, div(byte_size(bytes), 2000))])
+
+  defp chunks(bytes, :large), do: ExTorch.Case.chunks(bytes, [1_048_576])
+end

@@ -1,0 +1,206 @@
+defmodule ExTorch.HostileFiles.Gate do
+  @moduledoc false
+  # Gives files to a separate VM (ExTorch.HostileFiles.Child) and judges what it measured. A VM that uses too much memory
+  # or time is ended, and another one takes its place. So is a VM that keeps memory after a call: the next call could use
+  # it unseen.
+
+  @mib 1_048_576
+  @memory 64 * @mib
+  @message 4096
+  @kill_bytes 1536 * @mib
+  @kill_ms 15_000
+
+  @kept 16 * @mib
+
+  defstruct [:port, :pid]
+
+  @doc "Runs the calls on a file. Returns for each call `{call, measured, failures}`, and the gate."
+  def run(gate, file, calls) do
+    Enum.map_reduce(calls, gate, fn call, gate ->
+      {measured, failures, gate} = measure(gate, file, call)
+      {{call, measured, failures}, gate}
+    end)
+  end
+
+  # A call that takes too long is repeated, in case the machine was busy.
+  defp measure(gate, file, call) do
+    {measured, gate} = request(gate, file.path, call)
+
+    if measured.ms > time_limit(file) and not is_map_key(measured, :gone) do
+      {again, gate} = request(gate, file.path, call)
+      again = %{again | ms: min(again.ms, measured.ms), peak: max(again.peak, measured.peak)}
+      {again, failures(file, call, again), gate}
+    else
+      {measured, failures(file, call, measured), gate}
+    end
+  end
+
+  @doc "The kinds of failures of a call: `:dead`, `:exception`, `:answer`, `:message`, `:memory`, `:time`, `:leak`."
+  def failures(file, call, m) do
+    [
+      dead: m.answer == :dead,
+      memory: m.answer == {:killed, :memory} or m.peak > memory_limit(file, m),
+      time: m.answer == {:killed, :time} or m.ms > time_limit(file),
+      exception: exception?(m.answer),
+      answer: not expected?(file, call, m.answer),
+      message: match?({:error, _, size, _} when size > @message, m.answer),
+      leak: m.leak != nil
+    ]
+    |> Enum.filter(&elem(&1, 1))
+    |> Enum.map(&elem(&1, 0))
+  end
+
+  def memory_limit(file, m), do: @memory + 16 * file.bytes + m.own
+  def time_limit(file), do: 1_000 + div(file.bytes, 100_000)
+
+  defp exception?(:dead), do: false
+  defp exception?({:killed, _}), do: false
+  defp exception?(answer), do: answer != :ok and not match?({:error, _, _, _}, answer)
+
+  defp expected?(file, call, :ok), do: :ok in accepted(file, call)
+  defp expected?(file, call, {:error, reason, _, _}), do: reason in accepted(file, call)
+  # Counted as another kind of failure.
+  defp expected?(_file, _call, _answer), do: true
+
+  # What torch's weights_only refuses is forbidden; tar files, gzip files and indexes cannot be read as streams.
+  defp accepted(file, call) do
+    file.expect ++ more(call, file)
+  end
+
+  defp more({:gunzip, _, _}, %{gzip: false}), do: [:corrupt, :truncated]
+
+  defp more({call, _, opts}, file) when call in [:stream, :stream_tensors, :gunzip] do
+    strict(opts) ++ Map.get(file, :stream, []) ++ if(call == :stream_tensors, do: [:ok], else: [])
+  end
+
+  # What is damaged in one storage or record is found by the calls that read it.
+  defp more({call, _, opts}, file) when call in [:open, :keys, :entries, :object, :describe],
+    do: strict(opts) ++ Map.get(file, :lazy, [])
+
+  defp more({call, _, opts}, file)
+       when call in [:tensor, :only, :store_keys, :store_apply, :records, :lazy],
+       do: strict(opts) ++ Map.get(file, :lazy, []) ++ Map.get(file, :read, [])
+
+  defp more({_, _, opts}, file),
+    do: strict(opts) ++ if(opts[:verify], do: Map.get(file, :verify, []), else: [])
+
+  defp more(_call, _file), do: []
+
+  defp strict(opts), do: if(opts[:strict], do: [:forbidden], else: [])
+
+  # ---- The VM ----
+
+  defp request(%{port: nil}, path, call), do: start() |> request(path, call)
+
+  defp request(gate, path, call) do
+    Port.command(gate.port, :erlang.term_to_binary({path, call}))
+    measured = await(gate, System.monotonic_time(:millisecond) + @kill_ms)
+    used_up? = is_map_key(measured, :gone) or measured.leak || measured.kept > @kept
+    {measured, if(used_up?, do: stop(gate), else: gate)}
+  end
+
+  defp await(gate, deadline) do
+    port = gate.port
+
+    receive do
+      {^port, {:data, data}} -> :erlang.binary_to_term(data)
+      {^port, {:exit_status, _}} -> gone(:dead, 0)
+    after
+      20 ->
+        rss = rss(gate.pid)
+
+        cond do
+          rss > @kill_bytes -> kill(gate, :memory, rss)
+          System.monotonic_time(:millisecond) > deadline -> kill(gate, :time, rss)
+          true -> await(gate, deadline)
+        end
+    end
+  end
+
+  defp gone(answer, peak),
+    do: %{answer: answer, peak: peak, kept: 0, ms: 0, wall: 0, own: 0, leak: nil, gone: true}
+
+  defp kill(gate, why, rss) do
+    System.cmd("kill", ["-9", gate.pid])
+    ms = if why == :time, do: @kill_ms, else: 0
+    %{gone({:killed, why}, rss) | ms: ms}
+  end
+
+  defp start do
+    script = "ExTorch.HostileFiles.Child.main()"
+
+    port =
+      Port.open({:spawn_executable, System.find_executable("elixir")}, [
+        :binary,
+        :nouse_stdio,
+        :exit_status,
+        packet: 4,
+        # Otherwise glibc keeps blocks of up to 32 MiB that were freed, and the VM its last ten carriers.
+        env: [{'MALLOC_MMAP_THRESHOLD_', '131072'}, {'ELIXIR_ERL_OPTIONS', '+MMmcs 0'}],
+        args: ExTorch.Test.VM.args(script, [])
+      ])
+
+    receive do
+      {^port, {:data, data}} ->
+        {:ready, pid} = :erlang.binary_to_term(data)
+        %__MODULE__{port: port, pid: pid}
+
+      {^port, {:exit_status, status}} ->
+        raise "the VM did not start: exit status #{status}"
+    end
+  end
+
+  @doc "Ends the VM."
+  def stop(%{port: nil} = gate), do: gate
+
+  def stop(gate) do
+    # Closing the port ends the VM. It may be inside a call.
+    if Port.info(gate.port), do: Port.close(gate.port)
+    System.cmd("kill", ["-9", gate.pid], stderr_to_stdout: true)
+    flush(gate.port)
+    %__MODULE__{}
+  end
+
+  defp flush(port) do
+    receive do
+      {^port, _} -> flush(port)
+    after
+      0 -> :ok
+    end
+  end
+
+  defp rss(pid) do
+    case File.read("/proc/#{pid}/statm") do
+      {:ok, text} -> (text |> String.split() |> Enum.at(1) |> String.to_integer()) * 4096
+      _ -> 0
+    end
+  end
+
+  # ---- Text ----
+
+  @doc "A line for each kind of failure and answer, with the call that used the most memory."
+  def describe(results, file) do
+    for {_, [{call, m, failures} | _] = group} <- group(results) do
+      others = for {other, _, _} <- group, other != call, do: inspect(other)
+
+      "#{Enum.join(failures, ",")} | #{file.name} (n=#{file.n}, #{file.bytes} B) | #{answer(m.answer)} | " <>
+        "peak #{div(m.peak, @mib)} of #{div(memory_limit(file, m), @mib)} MiB | #{m.ms} of #{time_limit(file)} ms | " <>
+        Enum.join([inspect(call) | others], " ") <>
+        if(m.leak, do: " | left #{inspect(m.leak)}", else: "")
+    end
+  end
+
+  defp group(results) do
+    results
+    |> Enum.reject(fn {_, _, failures} -> failures == [] end)
+    |> Enum.sort_by(fn {_, m, _} -> -m.peak end)
+    |> Enum.group_by(fn {_, m, failures} ->
+      {failures, m.answer |> answer() |> String.slice(0, 12)}
+    end)
+  end
+
+  defp answer({:error, reason, size, text}),
+    do: ":#{reason} (#{size} B) #{inspect(String.slice(text, 0, 90))}"
+
+  defp answer(other), do: inspect(other)
+end

@@ -1,0 +1,114 @@
+defmodule ExTorch.HostileFiles.Round do
+  @moduledoc false
+  # Rounds over the catalogue: which file, which size, which calls; and the totals.
+  alias ExTorch.HostileFiles.{Calls, Catalogue, Gate}
+
+  @totals %{files: 0, calls: 0, refused: 0, dead: 0, memory: 0, time: 0, failures: []}
+
+  @doc "Runs until the time is over. Prints each failure."
+  def fire(seconds, seed, opts) do
+    :rand.seed(:exsss, {seed, seed, seed})
+    deadline = System.monotonic_time(:second) + seconds
+
+    with_directory(fn dir ->
+      {totals, gate} = rounds(0, deadline, dir, opts, {@totals, %Gate{}})
+      Gate.stop(gate)
+      totals
+    end)
+  end
+
+  defp rounds(round, deadline, dir, opts, acc) do
+    files =
+      for file <- Catalogue.all(round + :rand.uniform(5)),
+          String.contains?(file.name, opts[:name]),
+          do: {:rand.uniform(), file}
+
+    acc =
+      files
+      |> Enum.sort_by(&elem(&1, 0))
+      |> Enum.reduce_while(acc, fn {_, file}, acc ->
+        n = if round == 0, do: file.n, else: size(file.range)
+        acc = one(file, n, dir, opts, acc)
+        if System.monotonic_time(:second) < deadline, do: {:cont, acc}, else: {:halt, acc}
+      end)
+
+    if files != [] and System.monotonic_time(:second) < deadline,
+      do: rounds(round + 1, deadline, dir, opts, acc),
+      else: acc
+  end
+
+  # Each order of magnitude is as likely as another.
+  defp size(low..high) do
+    span = :math.log(high + 1) - :math.log(low)
+    min(high, max(low, round(:math.exp(:math.log(low) + :rand.uniform() * span))))
+  end
+
+  @doc "Runs one file of the catalogue through its calls."
+  def one(file, n, dir, opts, {totals, gate}) do
+    file = write(file, n, dir)
+    started = System.monotonic_time(:millisecond)
+    {results, gate} = Gate.run(gate, file, Calls.all(file.kind, opts[:form]))
+    lines = Gate.describe(results, file)
+
+    if System.get_env("TRACE"),
+      do: IO.puts(:stderr, "#{System.monotonic_time(:millisecond) - started} ms #{file.name}")
+
+    Enum.each(lines, &IO.puts/1)
+    totals = %{totals | files: totals.files + 1, failures: lines ++ totals.failures}
+    {Enum.reduce(results, totals, &count/2), gate}
+  end
+
+  defp count({_, measured, failures}, totals) do
+    totals
+    |> add(:calls, true)
+    |> add(:refused, match?({:error, _, _, _}, measured.answer))
+    |> add(:dead, :dead in failures)
+    |> add(:memory, :memory in failures)
+    |> add(:time, :time in failures)
+  end
+
+  defp add(totals, key, true), do: Map.update!(totals, key, &(&1 + 1))
+  defp add(totals, _key, false), do: totals
+
+  @doc "The last line of a run."
+  def line(t) do
+    "fire: hostile | files #{t.files} | calls #{t.calls} | refused #{t.refused} | dead nodes #{t.dead} | " <>
+      "over memory #{t.memory} | over time #{t.time}"
+  end
+
+  def failed?(t), do: t.failures != []
+  def totals, do: @totals
+
+  # ---- Files ----
+
+  defp write(file, n, dir) do
+    for old <- File.ls!(dir), do: File.rm_rf!(Path.join(dir, old))
+
+    files =
+      case Catalogue.bytes(file, n) do
+        [{_, _} | _] = files when file.kind == :index -> files
+        bytes -> [{"file", bytes}]
+      end
+
+    for {name, bytes} <- files, do: File.write!(Path.join(dir, name), bytes)
+
+    bytes =
+      for {name, _} <- files, reduce: 0, do: (sum -> sum + File.stat!(Path.join(dir, name)).size)
+
+    [{name, _} | _] = files
+    # The bytes of the file are garbage now, and may be many.
+    :erlang.garbage_collect()
+    Map.merge(file, %{n: n, bytes: bytes, path: Path.join(dir, name)})
+  end
+
+  def with_directory(fun) do
+    dir = Path.join(System.tmp_dir!(), "extorch-hostile-#{System.pid()}")
+    File.mkdir_p!(dir)
+
+    try do
+      fun.(dir)
+    after
+      File.rm_rf!(dir)
+    end
+  end
+end
