@@ -127,6 +127,9 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 /* ---- Steps ---- */
 
+/* After this many tensors, asks whether the caller is alive. */
+enum { STOP_TENSORS = 1024 };
+
 /* Makes the list of all tensors. */
 static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
@@ -135,8 +138,11 @@ static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TE
   const xt_checkpoint *c = self->load.reader.checkpoint;
   xt_storage_origin origin = {c, NULL, self->load.regions};
   size_t made = 0;
-  for (; made < self->count && status == XT_STATUS_ok; made++)
+  for (; made < self->count && status == XT_STATUS_ok; made++) {
     status = xt_materialize_term(env, &origin, c->index.entries[self->entries[made]].tensor, &terms[made], error);
+    if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1)
+      status = xt_record_reader_check_stop(&self->load.reader, error);
+  }
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   else if (made) xt_release_terms(env, terms, made - 1); /* the last one failed */
   enif_free(terms);
