@@ -20,12 +20,16 @@ defmodule ExTorch.Store.Sharded do
   """
   use ExTorch.Store
 
+  alias ExTorch.Checkpoint.BatchLoad
   alias ExTorch.{Checkpoint, Error}
+  alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
+
+  @tries 10
 
   @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
@@ -67,16 +71,9 @@ defmodule ExTorch.Store.Sharded do
 
   @impl true
   def with_file(store, fun) do
-    with {:ok, index} <- ShardIndex.find(store.path),
-         {:ok, weight_map} <- ShardIndex.read(index),
-         {:ok, shards} <- open_all(index, weight_map, store.options) do
-      try do
-        with {:ok, keys} <- check_names(index, weight_map, shards),
-             do: fun.(file(keys, weight_map, shards))
-      after
-        Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
-      end
-    end
+    with_shards(store.path, Options.reading(store.options), fn keys, weight_map, shards ->
+      fun.(file(keys, weight_map, shards))
+    end)
   end
 
   # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
@@ -93,37 +90,79 @@ defmodule ExTorch.Store.Sharded do
   def load(path, opts) do
     Checkpoint.Options.check!(opts)
 
+    with_shards(path, opts, fn _keys, _weight_map, shards ->
+      with {:ok, pairs} <- load_pairs(Enum.sort(shards), []),
+           do: {:ok, if(opts[:ordered], do: %Dict{pairs: pairs}, else: Map.new(pairs))}
+    end)
+  end
+
+  defp load_pairs([], loaded), do: {:ok, loaded |> Enum.reverse() |> Enum.concat()}
+
+  defp load_pairs([{shard, ckpt} | shards], loaded) do
+    case BatchLoad.load(ckpt) do
+      {:ok, %Dict{pairs: pairs}} ->
+        load_pairs(shards, [pairs | loaded])
+
+      {:ok, map} when is_map(map) ->
+        load_pairs(shards, [Map.to_list(map) | loaded])
+
+      {:ok, _} ->
+        {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", ckpt.source)}
+
+      error ->
+        error
+    end
+  end
+
+  # Opens all shards, calls the function and closes them.
+  defp with_shards(path, opts, fun) do
     with {:ok, index} <- ShardIndex.find(path),
-         {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
-         {:ok, weight_map} <- ShardIndex.read(index) do
-      weight_map
-      |> ShardIndex.shards()
-      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
-        # a shard is never an index
-        case Checkpoint.load(ShardIndex.sibling(index, shard), opts) do
-          {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
-            {:cont, {:ok, loaded ++ pairs}}
+         {:ok, weight_map} <- ShardIndex.read(index),
+         {:ok, keys, weight_map, shards} <- open_current(index, weight_map, opts, @tries) do
+      try do
+        fun.(keys, weight_map, shards)
+      after
+        close_all(shards)
+      end
+    end
+  end
 
-          {:ok, map} when is_map(map) ->
-            {:cont, {:ok, loaded ++ Map.to_list(map)}}
+  # A save may replace the index after it was read, and remove its shards: then the new index is opened. Once the shards
+  # are open, they can be read even if they are removed.
+  defp open_current(index, weight_map, opts, tries) do
+    with {:error, error} <- open_checked(index, weight_map, opts) do
+      case ShardIndex.read(index) do
+        {:ok, newer} when newer != weight_map and tries > 1 ->
+          open_current(index, newer, opts, tries - 1)
 
-          {:ok, _} ->
-            {:halt,
-             {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", index)}}
+        {:ok, newer} when newer != weight_map ->
+          {:error,
+           Error.new(
+             :file_changed,
+             "the index was replaced #{@tries} times while its shards were being opened; try again",
+             index
+           )}
 
-          error ->
-            {:halt, error}
-        end
-      end)
-      |> case do
-        {:ok, pairs} ->
-          {:ok, if(opts[:ordered], do: %ExTorch.Python.Dict{pairs: pairs}, else: Map.new(pairs))}
+        _ ->
+          {:error, error}
+      end
+    end
+  end
+
+  defp open_checked(index, weight_map, opts) do
+    with {:ok, shards} <- open_all(index, weight_map, opts) do
+      case check_names(index, weight_map, shards) do
+        {:ok, keys} ->
+          {:ok, keys, weight_map, shards}
 
         error ->
+          close_all(shards)
           error
       end
     end
   end
+
+  defp close_all(shards), do: Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
 
   defp file(keys, weight_map, shards) do
     in_shard = fn fun ->
@@ -147,17 +186,16 @@ defmodule ExTorch.Store.Sharded do
     }
   end
 
-  defp open_all(index, weight_map, options) do
+  defp open_all(index, weight_map, opts) do
     weight_map
     |> ShardIndex.shards()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <-
-             Checkpoint.open(ShardIndex.sibling(index, name), Options.reading(options)) do
+           {:ok, ckpt} <- Checkpoint.open(ShardIndex.sibling(index, name), opts) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
-          Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
+          close_all(shards)
           {:halt, {:error, shard_error(error, name)}}
       end
     end)
