@@ -26,15 +26,12 @@ defmodule ExTorch.Store.ShardIndex do
   @spec find(Path.t()) :: {:ok, Path.t()} | {:error, Error.t()}
   def find(path), do: if(directory?(path), do: find_in(path), else: {:ok, path})
 
-  # No name begins with a zero byte: only the suffix selects. Hidden files and directories are not considered.
+  # No name begins with a zero byte: only the suffix selects. Hidden files are not considered.
   defp find_in(directory) do
     with {:ok, names} <- Directory.list(directory, <<0>>, @suffix) do
-      paths =
-        for name <- names, not String.starts_with?(name, "."), do: Path.join(directory, name)
-
-      case Enum.reject(paths, &directory?/1) do
+      case Enum.reject(names, &String.starts_with?(&1, ".")) do
         [index] ->
-          {:ok, index}
+          {:ok, Path.join(directory, index)}
 
         [] ->
           {:error,
@@ -53,18 +50,29 @@ defmodule ExTorch.Store.ShardIndex do
 
   @spec read(Path.t()) :: {:ok, weight_map()} | {:error, Error.t()}
   def read(index) do
-    with {:ok, %{"weight_map" => map}} when is_map(map) <- JSON.read(index, @max_bytes),
-         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end),
-         :ok <- check_names(map, index),
-         :ok <- check_counts(map_size(map), length(shards(map)), index) do
-      {:ok, map}
+    if directory?(index) do
+      {:error, Error.new(:not_found, "the index is a directory, expected a file", index)}
     else
-      {:error, %Error{reason: :not_found} = error} ->
-        {:error, %{error | message: "the index does not exist"}}
+      case JSON.read(index, @max_bytes) do
+        {:ok, json} ->
+          weight_map(json, index)
 
-      {:error, %Error{} = error} ->
-        {:error, error}
+        {:error, %{reason: :not_found} = e} ->
+          {:error, %{e | message: "the index does not exist"}}
 
+        error ->
+          error
+      end
+    end
+  end
+
+  defp weight_map(json, index) do
+    with %{"weight_map" => map} when is_map(map) <- json,
+         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
+      with :ok <- check_names(map, index),
+           :ok <- check_counts(map_size(map), length(shards(map)), index),
+           do: {:ok, map}
+    else
       _ ->
         {:error,
          Error.new(:corrupt, "the index has no weight_map from names to file names", index)}

@@ -166,12 +166,17 @@ defmodule ExTorch.Store.ShardWriter do
       else: :ok
   end
 
-  # Writes a temporary index of the old shards. An old index that is not valid has none.
+  # Writes a temporary index of the old shards, if there are any.
   defp list_old(path) do
-    with {:ok, weight_map} <- ShardIndex.read(path),
-         [_ | _] = shards <- old_shards(path, weight_map),
-         {:ok, file, _} <- AtomicFile.open_index(path) do
-      case write_text(file, ShardIndex.text(Enum.map(shards, &{&1, &1}), 0, %{})) do
+    case old_shards(path) do
+      [] -> {:ok, nil}
+      shards -> write_old(path, ShardIndex.text(Enum.map(shards, &{&1, &1}), 0, %{}))
+    end
+  end
+
+  defp write_old(path, text) do
+    with {:ok, file, _} <- AtomicFile.open_index(path) do
+      case write_text(file, text) do
         :ok ->
           {:ok, file}
 
@@ -179,18 +184,19 @@ defmodule ExTorch.Store.ShardWriter do
           AtomicFile.discard(file)
           error
       end
-    else
-      [] -> {:ok, nil}
-      {:error, %Error{reason: reason}} when reason in [:not_found, :corrupt, :limit] -> {:ok, nil}
-      error -> error
     end
   end
 
-  # Returns the shards that a save of this index can have written. An index may contain any name.
-  defp old_shards(path, weight_map) do
+  # Returns the shards of the old index that a save of it can have written: an index may contain any name. An index that
+  # cannot be read has none.
+  defp old_shards(path) do
     stem = ShardIndex.stem(path)
     [base, extension] = Enum.map([Path.rootname(stem), Path.extname(stem)], &Regex.escape/1)
     shard = Regex.compile!("\\A#{base}(-[0-9a-f]{16})?-\\d{5}-of-\\d{5}#{extension}\\z")
-    weight_map |> ShardIndex.shards() |> Enum.filter(&Regex.match?(shard, &1))
+
+    case ShardIndex.read(path) do
+      {:ok, weight_map} -> weight_map |> ShardIndex.shards() |> Enum.filter(&(&1 =~ shard))
+      {:error, _} -> []
+    end
   end
 end
