@@ -81,6 +81,7 @@ ERL_NIF_TERM xt_nif_directory_list(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     return enif_make_badarg(env);
   xt_status status = xt_directory_list(path, add_name, &list, &error);
   if (status == XT_STATUS_ok && list.count > MAX_NAMES)
-    status = xt_error_set(&error, XT_STATUS_limit, "the directory contains more than %d indexes", MAX_NAMES);
+    status = xt_error_set(&error, XT_STATUS_limit,
+                          "the directory contains at least %zu indexes; at most %d are allowed", list.count, MAX_NAMES);
   return xt_make_result(env, status, list.names, &error);
 }

@@ -47,10 +47,10 @@ defmodule ExTorch.Store.Directory do
   # Returns the names that have the prefix or the suffix, sorted.
   @spec list(Path.t(), String.t(), String.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def list(directory, prefix, suffix) do
-    with {:ok, names} <- Memory.run(fn -> Native.directory_list(directory, prefix, suffix) end),
-         do:
-           {:ok, Enum.sort(names)}
-           |> Error.put_path(directory)
+    case Memory.run(fn -> Native.directory_list(directory, prefix, suffix) end) do
+      {:ok, names} -> {:ok, Enum.sort(names)}
+      error -> Error.put_path(error, directory)
+    end
   end
 
   # Also true for a link, whatever it refers to.
@@ -62,7 +62,8 @@ defmodule ExTorch.Store.Directory do
   def reserve(path) do
     case :file.open(path, [:raw, :write, :exclusive]) do
       {:ok, file} ->
-        :file.close(file)
+        _ = :file.close(file)
+        :ok
 
       {:error, :eexist} ->
         :taken

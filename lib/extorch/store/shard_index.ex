@@ -134,11 +134,14 @@ defmodule ExTorch.Store.ShardIndex do
   @spec text([{String.t(), String.t()}], non_neg_integer(), Enumerable.t()) ::
           {:ok, String.t()} | {:error, Error.t()}
   def text(pairs, bytes, metadata) do
-    metadata = Map.new(metadata, fn {key, value} -> {to_string(key), quote_json(value)} end)
+    special = :binary.compile_pattern(["\"", "\\" | Enum.map(0..0x1F, &<<&1>>)])
+    quote_json = &("\"" <> String.replace(&1, special, fn char -> escape(char) end) <> "\"")
+    lines = &Enum.map_join(&1, ",\n", fn {key, value} -> "    #{quote_json.(key)}: #{value}" end)
 
     with :ok <- check_text(pairs) do
-      head = metadata |> Map.put("total_size", to_string(bytes)) |> lines()
-      map = for({name, file} <- Enum.sort(pairs), do: {name, quote_json(file)}) |> lines()
+      metadata = Map.new(metadata, fn {key, value} -> {to_string(key), quote_json.(value)} end)
+      head = metadata |> Map.put("total_size", to_string(bytes)) |> lines.()
+      map = for({name, file} <- Enum.sort(pairs), do: {name, quote_json.(file)}) |> lines.()
       text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
 
       if byte_size(text) > @max_bytes,
@@ -166,20 +169,6 @@ defmodule ExTorch.Store.ShardIndex do
     end
   end
 
-  defp lines(pairs),
-    do: Enum.map_join(pairs, ",\n", fn {key, value} -> "    #{quote_json(key)}: #{value}" end)
-
-  defp quote_json(text) do
-    escaped =
-      for <<char::utf8 <- text>>, into: "" do
-        case char do
-          ?" -> "\\\""
-          ?\\ -> "\\\\"
-          c when c < 0x20 -> "\\u" <> String.pad_leading(Integer.to_string(c, 16), 4, "0")
-          c -> <<c::utf8>>
-        end
-      end
-
-    "\"" <> escaped <> "\""
-  end
+  defp escape(char) when char in ["\"", "\\"], do: "\\" <> char
+  defp escape(<<code>>), do: "\\u" <> String.pad_leading(Integer.to_string(code, 16), 4, "0")
 end

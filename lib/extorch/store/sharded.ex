@@ -5,11 +5,31 @@ defmodule ExTorch.Store.Sharded do
 
       store = ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
 
-  The path is the path of the index, or of a directory that contains one index. `ExTorch.Store.collect_from/2` writes
-  the shards and then the index. The name of the index determines the format of the shards.
+  The path is the path of the index, or of a directory that contains one index. The name of the index determines the
+  format of the shards.
 
   It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
-  of the same name.
+  of the same name. An index may have 64 MiB, 10,000 shards and 1,000,000 tensors.
+
+  ## Saving
+
+  `ExTorch.Store.collect_from/2` writes new shards beside the old ones, syncs them to disk, replaces the index with one
+  rename and then removes the shards of the old index. Whatever happens in between, the directory contains the old or
+  the new checkpoint, never a mixture.
+
+    * A save never replaces a shard. The first save of an index has the usual names
+      (`model-00001-of-00003.safetensors`). A save that replaces an index adds 16 random digits
+      (`model-0123456789abcdef-00001-of-00003.safetensors`), because readers may have read the old index and open its
+      shards later. Readers find the shards by the index, in Python as well.
+    * If the node is killed, the next save into the directory by a store removes what is left of the save.
+    * Several processes and nodes may save the same index at the same time. The one that renames its index last wins, and
+      the shards of the others are removed. A lock on the directory, which leaves no file, is held while the index is
+      replaced. `:busy` is returned if another process holds it for a minute.
+    * Shards to which another index in the directory refers, and files that are not named like shards of this index,
+      are never removed.
+    * If the index is a symbolic link, the link is replaced and not its target.
+
+  A load or an `apply_to/2` during a save reads the old or the new checkpoint.
 
   ## Options
 
@@ -30,6 +50,7 @@ defmodule ExTorch.Store.Sharded do
   defstruct [:path, :options]
 
   @tries 10
+  @max_shard_size 2 ** 62
 
   @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
@@ -52,9 +73,10 @@ defmodule ExTorch.Store.Sharded do
       "GIB" => 1024 ** 3
     }
 
-    with {number, unit} when number > 0 <- Float.parse(text),
-         {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()) do
-      trunc(number * factor)
+    with {number, unit} when number > 0 and number < @max_shard_size <- Float.parse(text),
+         {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()),
+         bytes when bytes > 0 <- trunc(number * factor) do
+      bytes
     else
       _ -> invalid_size!(text)
     end
