@@ -310,11 +310,34 @@ defmodule ExTorch.Native do
   @spec atomic_file_open(binary()) :: result(reference())
   def atomic_file_open(_path), do: :erlang.nif_error(not_loaded())
 
+  @spec atomic_file_open_index(binary()) :: result({reference(), String.t()})
+  def atomic_file_open_index(_path), do: :erlang.nif_error(not_loaded())
+
+  @spec atomic_file_claim(binary()) :: result(reference() | nil)
+  def atomic_file_claim(_path), do: :erlang.nif_error(not_loaded())
+
   @spec atomic_file_write(reference(), binary()) :: result(:ok)
   def atomic_file_write(_file, _data), do: :erlang.nif_error(not_loaded())
 
+  @spec atomic_file_sync(reference()) :: result(:ok)
+  def atomic_file_sync(_file), do: :erlang.nif_error(not_loaded())
+
   @spec atomic_file_close(reference(), boolean()) :: result(:ok)
   def atomic_file_close(_file, _commit), do: :erlang.nif_error(not_loaded())
+
+  @spec atomic_file_discard(reference()) :: result(:ok)
+  def atomic_file_discard(_file), do: :erlang.nif_error(not_loaded())
+
+  # ---- Directories ----
+
+  @spec directory_lock(binary()) :: result(reference() | nil)
+  def directory_lock(_path), do: :erlang.nif_error(not_loaded())
+
+  @spec directory_unlock(reference()) :: result(:ok)
+  def directory_unlock(_lock), do: :erlang.nif_error(not_loaded())
+
+  @spec directory_list(binary(), binary(), binary()) :: result([binary()])
+  def directory_list(_path, _prefix, _suffix), do: :erlang.nif_error(not_loaded())
 
   # ---- LibTorch's own archives ----
 
