@@ -42,17 +42,13 @@ bool Writes::add(const at::Tensor &tensor, bool can_grow) {
 void Writes::check(const at::Tensor &tensor, const c10::FunctionSchema &schema, const std::string &parameter,
                    bool can_grow) {
   if (!tensor.defined() || tensor.is_meta()) return;
-  if (tensor.layout() == at::kSparse) {
-    check(tensor._indices(), schema, parameter, can_grow);
-    return check(tensor._values(), schema, parameter, can_grow);
-  }
-  if (tensor.layout() == at::kSparseCsr || tensor.layout() == at::kSparseCsc || tensor.layout() == at::kSparseBsr ||
-      tensor.layout() == at::kSparseBsc)
-    return check(tensor.values(), schema, parameter, can_grow);
+  if (tensor.layout() == at::kSparse) return check(tensor._values(), schema, parameter, can_grow);
+  if (is_sparse(tensor.layout())) return check(tensor.values(), schema, parameter, can_grow);
   if (!is_strided(tensor) || !tensor.has_storage() || add(tensor, can_grow)) return;
-  fail(XT_STATUS_frozen, schema.name() + " would write to `" + parameter +
-                             "`, whose memory is shared with an Erlang binary; use ExTorch.Tensor.clone/1 first, "
-                             "or the operator without the underscore");
+  fail(XT_STATUS_frozen,
+       schema.name() + " would write to `" + parameter +
+           "`, whose memory is read-only: an Erlang binary shares it, or a sparse or quantized tensor "
+           "depends on it; use ExTorch.Tensor.clone/1 first, or the operator without the underscore");
 }
 
 bool Writes::prepare(const c10::OperatorHandle &op, Stack &stack) {
@@ -62,6 +58,7 @@ bool Writes::prepare(const c10::OperatorHandle &op, Stack &stack) {
   auto prepare_tensor = [&](const at::Tensor &tensor, const std::string &parameter, bool can_grow) {
     if (!metadata_only) check(tensor, schema, parameter, can_grow);
     if (!tensor.defined()) return tensor;
+    if (is_sparse(tensor.layout()) && !tensor.is_meta()) return with_own_indices(tensor);
     return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
   };
   for (size_t i = 0; i < schema.arguments().size(); i++) {

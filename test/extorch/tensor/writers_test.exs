@@ -48,7 +48,7 @@ defmodule ExTorch.Tensor.WritersTest do
 
   for {name, _} <- @writers do
     test "to_binary/1 during #{name}" do
-      for _ <- 1..10 do
+      for _ <- 1..4 do
         tensor = ExTorch.zeros({@elements})
 
         during_writes(tensor, Keyword.take(@writers, [unquote(name)]), fn ->
@@ -59,7 +59,7 @@ defmodule ExTorch.Tensor.WritersTest do
   end
 
   test "to_binary/1 during several writers" do
-    for _ <- 1..20 do
+    for _ <- 1..8 do
       tensor = ExTorch.zeros({@elements})
       binary = during_writes(tensor, @writers, fn -> Tensor.to_binary(tensor) end)
       assert byte_size(binary) == 4 * @elements
@@ -67,7 +67,7 @@ defmodule ExTorch.Tensor.WritersTest do
   end
 
   test "the binary has the values of a complete write, not a part of it" do
-    for _ <- 1..20 do
+    for _ <- 1..8 do
       tensor = ExTorch.zeros({@elements})
       binary = during_writes(tensor, [fill_: &fill/2], fn -> Tensor.to_binary(tensor) end)
       assert binary == :binary.copy(binary_part(binary, 0, 4), @elements)
@@ -75,7 +75,7 @@ defmodule ExTorch.Tensor.WritersTest do
   end
 
   test "the binaries of a stream during writers" do
-    for _ <- 1..10 do
+    for _ <- 1..4 do
       tensor = ExTorch.zeros({@elements})
 
       during_writes(tensor, @writers, fn ->
