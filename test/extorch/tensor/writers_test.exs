@@ -98,4 +98,37 @@ defmodule ExTorch.Tensor.WritersTest do
     assert byte_size(binary) == 400
     assert is_reference(lent)
   end
+
+  describe "foreign memory" do
+    test "that cannot be written is frozen" do
+      address = Example.pages(:readable)
+      tensor = Blob.from_blob(%{ptr: address, shape: {100}, dtype: :float32})
+      assert reason(fn -> ExTorch.op("fill_", [tensor, 1.0]) end) == :frozen
+      assert {:ok, _, true} = Example.take(tensor)
+
+      for info <- [Blob.to_blob(tensor), %{ptr: address + 4096, shape: {10}, dtype: :uint8}] do
+        view = Blob.from_blob(info)
+        assert reason(fn -> ExTorch.op("add_", [view, 1]) end) == :frozen
+      end
+
+      %{tensor: view} = Blob.from_blob(%{ptr: address, shape: {9}, dtype: :uint8}, owner: :me)
+      assert reason(fn -> ExTorch.op("zero_", [view]) end) == :frozen
+      assert Tensor.to_list(ExTorch.sum(tensor)) == 0.0
+
+      # a blob whose address is not that of its owner
+      blob = %{Blob.to_blob(ExTorch.ones({9})) | ptr: address}
+      assert reason(fn -> ExTorch.op("zero_", [Blob.from_blob(blob)]) end) == :frozen
+    end
+
+    test "with a part that cannot be read is an error" do
+      address = Example.pages(:hole)
+      info = %{ptr: address, shape: {3 * 4096}, dtype: :uint8}
+      error = assert_raise ExTorch.Error, fn -> Blob.from_blob(info) end
+      assert {error.reason, error.message =~ "not readable"} == {:bad_argument, true}
+
+      tensor = Blob.from_blob(%{info | shape: {1000}})
+      ExTorch.op("fill_", [tensor, 3])
+      assert Tensor.to_list(ExTorch.sum(tensor)) == 3000
+    end
+  end
 end
