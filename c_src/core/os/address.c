@@ -3,27 +3,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One mapping: [start, end), and the access to all of it. */
-typedef struct {
-  uintptr_t start, end;
-  xt_access access;
-} area;
-
 #ifdef __APPLE__
 
 #include <mach/mach.h>
-#include <mach/mach_vm.h>
 
 static xt_access scan(uintptr_t from, uintptr_t last) {
   xt_access access = XT_ACCESS_WRITE;
   for (;;) {
-    mach_vm_address_t start = from;
-    mach_vm_size_t size;
+    vm_address_t start = from;
+    vm_size_t size;
     vm_region_basic_info_data_64_t info;
     mach_msg_type_number_t count = VM_REGION_BASIC_INFO_COUNT_64;
     mach_port_t unused;
-    if (mach_vm_region(mach_task_self(), &start, &size, VM_REGION_BASIC_INFO_64, (vm_region_info_t)&info, &count,
-                       &unused) != KERN_SUCCESS ||
+    if (vm_region_64(mach_task_self(), &start, &size, VM_REGION_BASIC_INFO_64, (vm_region_info_t)&info, &count,
+                     &unused) != KERN_SUCCESS ||
         start > from || !(info.protection & VM_PROT_READ))
       return XT_ACCESS_NONE;
     if (!(info.protection & VM_PROT_WRITE)) access = XT_ACCESS_READ;
@@ -50,6 +43,12 @@ typedef struct {
 } procmap_query;
 #define QUERY _IOWR('f', 17, procmap_query)
 enum { QUERY_READABLE = 1, QUERY_WRITABLE = 2 };
+
+/* One mapping: [start, end), and the access to all of it. */
+typedef struct {
+  uintptr_t start, end;
+  xt_access access;
+} area;
 
 /* Adds the next mapping in the order of addresses. Returns false at a gap, and at a mapping that cannot be read. */
 static bool extend(uintptr_t *from, xt_access *access, const area *next) {
