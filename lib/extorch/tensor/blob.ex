@@ -78,9 +78,9 @@ defmodule ExTorch.Tensor.Blob do
       `%ExTorch.Tensor.BlobView{}` of the tensor and the owner, without it the bare tensor.
     * `:validate` - if `true` (the default), memory of which a part is not readable raises an error, and memory of which
       a part cannot be written is frozen (see `ExTorch.Tensor`). The kernel is asked on a dirty scheduler, which takes
-      some microseconds on Linux 6.11 and newer and on macOS, and a millisecond per thousand mappings of the process on older kernels. It is not asked
-      about memory of the tensor that owns a `%Blob{}`. `false` skips the check; reading or writing the wrong memory then
-      crashes the VM. Shape, strides and dtype are always checked.
+      some microseconds on Linux 6.11 and newer and on macOS. On older kernels it takes about a millisecond per thousand
+      mappings of the process. It is not asked about memory of the tensor that owns a `%Blob{}`. `false` skips the check;
+      reading or writing the wrong memory then crashes the VM. Shape, strides and dtype are always checked.
 
   If neither `info` nor the options have an owner, the caller must keep the memory valid.
   """
