@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs the C tests of c_src/core.
 #
-# usage: c_tests.sh [plain|asan]
+# usage: c_tests.sh [plain|asan|coverage]
 #
 # With asan the tests run under AddressSanitizer with LeakSanitizer, and UBSan. Environment:
 #   CC, CFLAGS    the compiler and further options
@@ -14,7 +14,10 @@ cd "$(dirname "$0")/.."
 variant=${1:-plain}
 dir=${C_TESTS_DIR:-build/c/$variant}
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -Ic_src -Itest/c -g -O1 -Wall -Wextra -Werror -pthread ${CFLAGS:-}"
-[ "$variant" != asan ] || compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all"
+case $variant in
+  asan) compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
+  coverage) compile="$compile -O0 --coverage -fprofile-update=atomic -fprofile-abs-path" ;;
+esac
 
 # make recompiles only what has changed; a change of the flags recompiles everything.
 printf '%s\n' "$compile" >"${TMPDIR:-/tmp}/extorch_c_tests.$$"
