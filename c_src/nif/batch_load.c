@@ -56,20 +56,21 @@ const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = destroy_batch_lo
 
 /* ---- Begin ---- */
 
-static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
+/* Returns bad_argument, without a message, for a term of the wrong type. */
+static xt_status get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self, xt_error *error) {
   ERL_NIF_TERM head;
   ErlNifUInt64 i;
   unsigned length = (unsigned)limit;
   bool all = term == xt_am_all;
-  if (!all && !enif_get_list_length(env, term, &length)) return false;
+  if (!all && !enif_get_list_length(env, term, &length)) return XT_STATUS_bad_argument;
   self->entries = malloc((length + 1) * sizeof *self->entries);
-  if (!self->entries) return false;
+  if (!self->entries) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   while (all && self->count < limit) self->entries[self->count] = self->count, self->count++;
   while (!all && enif_get_list_cell(env, term, &head, &term)) {
-    if (!enif_get_uint64(env, head, &i) || i >= limit) return false;
+    if (!enif_get_uint64(env, head, &i) || i >= limit) return XT_STATUS_bad_argument;
     self->entries[self->count++] = i;
   }
-  return true;
+  return XT_STATUS_ok;
 }
 
 /* Marks the storages of the entries and sums up the bytes of their tensors. */
@@ -116,8 +117,9 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
-  bool valid = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self);
-  xt_status status = valid ? begin(env, self, resource, verify, &tensor_bytes, &error) : XT_STATUS_ok;
+  xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self, &error);
+  bool valid = status != XT_STATUS_bad_argument;
+  if (status == XT_STATUS_ok) status = begin(env, self, resource, verify, &tensor_bytes, &error);
   if (!self->begun) xt_checkpoint_leave(resource);
   if (!valid) return enif_make_badarg(env);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
