@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
   bool strict, verify;
   bool some; /* take only every second storage */
-  uint8_t how; /* 0: all at once; 1 to 127: pieces of that size; else random sizes up to that */
+  uint8_t how; /* 0: all at once; 1 to 127: pieces of about that size; else random sizes up to that */
 } push_options;
 
 static uint64_t add_to_sum(uint64_t sum, const uint8_t *data, size_t size) {
@@ -37,8 +37,10 @@ static uint64_t sum_regions(const xt_checkpoint *c, xt_region *const *regions) {
   return sum;
 }
 
-static size_t piece_size(uint8_t how, uint32_t *seed, size_t remaining) {
+/* Larger files have no pieces of single bytes, which would take long. */
+static size_t piece_size(uint8_t how, uint32_t *seed, size_t size, size_t remaining) {
   size_t n = how == 0 ? remaining : how < 128 ? how : (*seed = *seed * 1664525 + 1013904223, 1 + (*seed >> 16) % how);
+  n += size / 1024;
   return n < remaining ? n : remaining;
 }
 
@@ -73,7 +75,7 @@ static outcome push_pieces(const uint8_t *data, size_t size, const push_options 
   xt_push_begin_checkpoint(&c, &limits, o->strict, o->verify, &error);
   xt_push_begin(&p, &c, SPOOL);
   for (size_t from = 0, n; from < size && out.status == XT_STATUS_ok && event != XT_PUSH_DONE; from += n) {
-    n = piece_size(o->how, &seed, size - from);
+    n = piece_size(o->how, &seed, size, size - from);
     uint8_t *piece = malloc(n); /* of exactly this size, so that the sanitizer reports a read past its end */
     memcpy(piece, data + from, n);
     out.used += feed_piece(&p, piece, n, o, &event, &out, &error);

@@ -299,6 +299,7 @@ static xt_status read_memory(xt_checkpoint *c, const uint8_t *data, size_t size,
   xt_status status = open_with(c, &reader, &error);
   usage_check(&u, size, 0);
   if (status != XT_STATUS_ok) {
+    if (getenv("FUZZ_SHOW")) fprintf(stderr, "%s: %s\n", xt_status_name(status), error.message);
     REQUIRE(error.message[0] && strlen(error.message) < XT_ERROR_TEXT && error.status == status);
     REQUIRE(status != XT_STATUS_no_memory);
     return status;
@@ -326,6 +327,7 @@ static void read_file(const uint8_t *data, size_t size, bool strict, bool verify
   xt_checkpoint_begin(&c, size, 0, &limits, strict, verify, &error);
   xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = verify};
   xt_status status = open_with(&c, &reader, &error);
+  if (status != expected_status) fprintf(stderr, "%s\n", error.message);
   REQUIRE(status == expected_status);
   if (c.unpacked) reader.memory = c.memory;
   if (status == XT_STATUS_ok) read_all(&c, &reader, size, expected);
