@@ -9,6 +9,7 @@ OBJECTS := $(CORE:%.c=$(DIR)/objects/%.o)
 WRAPS := $(addprefix -Wl$(,)--wrap=,$(shell grep -o '__wrap_[a-z_]*' test/c/fuzz/fuzz.h | sort -u | sed 's/__wrap_//'))
 
 all: $(TARGETS:%=$(DIR)/%)
+	@:
 $(DIR)/objects/%.o: %.c scripts/fuzz.mk
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c $< -o $@

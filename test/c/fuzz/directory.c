@@ -4,7 +4,17 @@
 #include "pushing.h"
 #include "tar_members.h"
 
-enum { ZIP_FIELDS, SAFETENSORS_HEADER, LEGACY_KEYS, STREAM_LIST, TAR_HEADERS, TAR_STORAGES, TAR_TENSORS, SYS_INFO, KINDS };
+enum {
+  ZIP_FIELDS,
+  SAFETENSORS_HEADER,
+  LEGACY_KEYS,
+  STREAM_LIST,
+  TAR_HEADERS,
+  TAR_STORAGES,
+  TAR_TENSORS,
+  SYS_INFO,
+  KINDS
+};
 enum { STRICT = 1, VERIFY = 2 }; /* the other options depend on the kind */
 
 /* ---- Zip: edits of single fields ---- */
@@ -61,8 +71,8 @@ static void make_zip(choices *in, uint8_t options, xt_buffer *out) {
   if (options & NAMED) records[count++] = (zip_record){name, name_size, (const uint8_t *)"any", 3, false, described};
   for (size_t i = 0; i < s.count; i++) {
     snprintf(names[i], sizeof names[i], "a/data/%s", s.payloads[i].key);
-    records[count++] = (zip_record){names[i], strlen(names[i]), s.payloads[i].data, s.payloads[i].bytes, deflated,
-                                    described};
+    records[count++] =
+        (zip_record){names[i], strlen(names[i]), s.payloads[i].data, s.payloads[i].bytes, deflated, described};
   }
   zip_writer z = {.edit = edit_field, .context = &edits, .zip64 = !(options & PLAIN_END)};
   zip_write(&z, records, count);
@@ -197,7 +207,8 @@ static void make_stream(const uint8_t *list, size_t size, xt_buffer *out) {
     if (!name || !length || length->kind != XT_NODE_INT || length->integer < 0 || length->integer > 4096) break;
     bool is_pickle = get_key(name, key) && !strcmp(key, "data.pkl");
     fill_content("", 0, content, sizeof content);
-    if (is_pickle) memset(content, 0, sizeof content), memcpy(content, p.out.data, p.out.size < 4096 ? p.out.size : 4096);
+    if (is_pickle)
+      memset(content, 0, sizeof content), memcpy(content, p.out.data, p.out.size < 4096 ? p.out.size : 4096);
     else if (!strcmp(key, "byteorder")) memcpy(content, "little", 6);
     xt_buffer_put(out, content, (size_t)length->integer);
   }

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#define REQUIRE(condition)                                           \
-  do {                                                               \
+#define REQUIRE(condition)                                            \
+  do {                                                                \
     if (!(condition)) require_failed(__FILE__, __LINE__, #condition); \
   } while (0)
 

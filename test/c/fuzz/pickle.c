@@ -6,7 +6,16 @@
 #include "tar_members.h"
 
 enum { ZIP, ZIP_DEFLATED, TORCHSCRIPT, LEGACY, STREAM, TAR, PLAIN, FORMATS };
-enum { STRICT = 1, VERIFY = 2, GZIP = 4, BIG_ENDIAN_FILE = 8, SIZES_BEFORE = 16, PLAIN_END = 32, SOME = 64, STRAY = 128 };
+enum {
+  STRICT = 1,
+  VERIFY = 2,
+  GZIP = 4,
+  BIG_ENDIAN_FILE = 8,
+  SIZES_BEFORE = 16,
+  PLAIN_END = 32,
+  SOME = 64,
+  STRAY = 128
+};
 
 static zip_record text_record(const char *name, const char *text) {
   return (zip_record){name, strlen(name), (const uint8_t *)text, strlen(text), false, false};
@@ -27,7 +36,7 @@ static void make_zip(const uint8_t *pickle, size_t size, int format, uint8_t opt
     snprintf(names[i], sizeof names[i], "archive/data/%s", s->payloads[i].key);
     /* A record may have fewer than an element's bytes more than its storage. */
     size_t stray = options & STRAY && xt_dtype_get(s->payloads[i].dtype)->size > 1;
-    records[count++] = (zip_record){names[i],  strlen(names[i]),      s->payloads[i].data, s->payloads[i].bytes + stray,
+    records[count++] = (zip_record){names[i], strlen(names[i]),      s->payloads[i].data, s->payloads[i].bytes + stray,
                                     deflated, described && !deflated};
   }
   zip_write(&z, records, count);

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
   bool strict, verify;
-  bool some; /* take only every second storage */
+  bool some;   /* take only every second storage */
   uint8_t how; /* 0: all at once; 1 to 127: pieces of about that size; else random sizes up to that */
 } push_options;
 

@@ -120,7 +120,7 @@ static void check_node(const xt_checkpoint *c, const xt_node *node, int *left) {
   default: break;
   }
   REQUIRE(!node->walk);
-  for (size_t i = 0, count = xt_child_count(node); i < count && *left > 0; i++)
+  for (size_t i = 0, count = xt_child_count(node); i<count && * left> 0; i++)
     check_node(c, xt_child_at(node, i).node, left);
 }
 

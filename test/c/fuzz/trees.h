@@ -114,9 +114,7 @@ static xt_node *make_number(forest *f, xt_node *node) {
   switch (node->kind) {
   case XT_NODE_INT: node->integer = (int64_t)(bits << (8 * (choose_byte(f->in) % 8))); break;
   case XT_NODE_FLOAT: memcpy(&node->number, &bits, 8); break;
-  default:
-    memcpy(&node->complex.re, &bits, 8);
-    node->complex.im = (double)choose_byte(f->in) / 8 - 3;
+  default: memcpy(&node->complex.re, &bits, 8); node->complex.im = (double)choose_byte(f->in) / 8 - 3;
   }
   return node;
 }
@@ -146,8 +144,8 @@ static xt_node *make_object(forest *f, xt_node *node, int depth) {
 }
 
 static xt_node *make_tree(forest *f, int depth) {
-  static const xt_node_kind leaves[] = {XT_NODE_NONE, XT_NODE_BOOL,  XT_NODE_INT,   XT_NODE_BIG,
-                                        XT_NODE_FLOAT, XT_NODE_TEXT, XT_NODE_BYTES, XT_NODE_COMPLEX,
+  static const xt_node_kind leaves[] = {XT_NODE_NONE,  XT_NODE_BOOL,   XT_NODE_INT,    XT_NODE_BIG,
+                                        XT_NODE_FLOAT, XT_NODE_TEXT,   XT_NODE_BYTES,  XT_NODE_COMPLEX,
                                         XT_NODE_DTYPE, XT_NODE_DEVICE, XT_NODE_TENSOR, XT_NODE_TENSOR};
   static const xt_node_kind branches[] = {XT_NODE_LIST, XT_NODE_TUPLE, XT_NODE_DICT, XT_NODE_SET, XT_NODE_OBJECT};
   uint8_t kind = choose_byte(f->in);
@@ -332,8 +330,7 @@ static void compare_trees(const forest *f, const xt_checkpoint *c, const xt_node
   default: break;
   }
   REQUIRE(xt_child_count(a) == xt_child_count(b));
-  for (size_t i = 0; i < xt_child_count(a); i++)
-    compare_trees(f, c, xt_child_at(a, i).node, xt_child_at(b, i).node);
+  for (size_t i = 0; i < xt_child_count(a); i++) compare_trees(f, c, xt_child_at(a, i).node, xt_child_at(b, i).node);
 }
 
 #endif
