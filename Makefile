@@ -6,7 +6,8 @@
 #   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
-#   make bench      every script of bench/       make fuzz     the readers under libFuzzer, a minute each
+#   make bench      every script of bench/       make fuzz     readers and writers under libFuzzer, a minute each
+#   make fire       damaged input, faults and kills: a table of what was survived, in about ten minutes
 #   make format     mix format and clang-format  make clean    remove what was built
 #   make help       print this text
 #
@@ -38,7 +39,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo test check coverage cross fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
@@ -73,7 +74,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo test check coverage cross fuzz matrix bench clean format
+.PHONY: all example pickle_load help demo test check coverage cross fuzz fire matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
@@ -162,7 +163,10 @@ cross: setup-cross
 	@scripts/cross.sh
 
 fuzz: setup-fuzz
-	@scripts/fuzz.sh $(SECONDS_TO_FUZZ)
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+fire: setup-test setup-fuzz
+	@EXTORCH_HEX=$(HEX) $(NX_LIBS) scripts/fire.sh $(FORM)
 
 matrix: setup-matrix
 	@scripts/matrix.sh $(SUITES)

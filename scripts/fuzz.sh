@@ -1,28 +1,76 @@
 #!/usr/bin/env bash
-# Fuzzes the checkpoint reader and the push parser, starting from the fixtures and their pickles. Inputs that crash or
-# hang are written to build/fuzz.
+# Fuzzes the readers and writers of c_src/core under libFuzzer, AddressSanitizer and UBSan, and prints a table. The first
+# inputs are made from the fixtures; test/c/fuzz/corpus has those that earlier runs have found. Inputs that crash, hang
+# or use too much memory are written to build/fuzz/findings.
 #
-# usage: fuzz.sh [SECONDS]     for each of the two (default: 60)
+# usage: fuzz.sh [SECONDS]     for each target (default: FUZZ_SECONDS, or 60)
+#        fuzz.sh merge         adds the new inputs of build/fuzz to test/c/fuzz/corpus, and removes those that add nothing
+#
+# Environment: TARGETS (default: all), JOBS at once (default: 2)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=${1:-60}
-mkdir -p build/fuzz/checkpoint.corpus build/fuzz/push.corpus
-for file in $(find test/fixtures -type f ! -name '*.py' ! -name '*.cpp'); do
-  name=$(echo "$file" | tr / _)
-  cp "$file" "build/fuzz/checkpoint.corpus/$name"
-  python3 -c '
-import sys, zipfile
-if zipfile.is_zipfile(sys.argv[1]):
-    z = zipfile.ZipFile(sys.argv[1])
-    open(sys.argv[2], "wb").write(next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")))' \
-    "$file" "build/fuzz/checkpoint.corpus/$name.pkl"
-  # The sizes of the pieces, the options, the file, and bytes that follow it (see test/c/fuzz/push.c).
-  { printf '\007\002'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.7"
-  { printf '\377\000'; cat "$file"; printf 'PKPKPK'; } >"build/fuzz/push.corpus/$name.255"
+dir=build/fuzz
+targets=${TARGETS:-checkpoint push pickle directory save}
+limits="-max_len=65536 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512"
+export ASAN_OPTIONS=allocator_may_return_null=1:malloc_context_size=8
+
+make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/fuzz.mk DIR="$dir" TARGETS="$targets"
+rm -rf "$dir/seeds"
+python3 test/c/fuzz/seeds.py "$dir/seeds"
+mkdir -p "$dir/findings"
+for target in $targets; do mkdir -p "$dir/corpus/$target" "test/c/fuzz/corpus/$target"; done
+
+run() { # run TARGET
+  # shellcheck disable=SC2086
+  "$dir/$1" $limits -max_total_time="$seconds" -print_final_stats=1 -dict="$dir/seeds/dictionary" \
+    -artifact_prefix="$dir/findings/$1-" "$dir/corpus/$1" "$dir/seeds/$1" "test/c/fuzz/corpus/$1" >"$dir/$1.log" 2>&1
+}
+
+# The corpus in the repository: small inputs that reach, together, all that the larger ones reach. The fixtures are
+# given first, so that nothing is kept that a fixture reaches.
+merge() { # merge TARGET
+  local all=$dir/merged/$1
+  rm -rf "$all" "$all.new"
+  mkdir -p "$all" "$all.new"
+  # shellcheck disable=SC2086
+  "$dir/$1" $limits -merge=1 "$all" "$dir/seeds/$1" >"$dir/$1.merge.log" 2>&1
+  find "test/c/fuzz/corpus/$1" "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
+  # shellcheck disable=SC2086
+  "$dir/$1" $limits -merge=1 "$all" "$all.new" >>"$dir/$1.merge.log" 2>&1
+  rm -rf "test/c/fuzz/corpus/$1"
+  mkdir "test/c/fuzz/corpus/$1"
+  # Every input of the repository has its own contents as name.
+  for input in "$all.new"/*; do
+    [ ! -e "$all/$(basename "$input")" ] || cp "$input" "test/c/fuzz/corpus/$1/"
+  done
+  echo "$1: $(ls "test/c/fuzz/corpus/$1" | wc -l) inputs, $(du -bs "test/c/fuzz/corpus/$1" | cut -f1) bytes"
+}
+
+if [ "${1:-}" = merge ]; then
+  for target in $targets; do merge "$target"; done
+  exit
+fi
+
+seconds=${1:-${FUZZ_SECONDS:-60}}
+failed=()
+declare -A target_of
+for target in $targets; do
+  while [ "$(jobs -r | wc -l)" -ge "${JOBS:-2}" ]; do sleep 0.2; done
+  run "$target" &
+  target_of[$target]=$!
 done
-for target in checkpoint push; do
-  clang -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -pthread \
-    "test/c/fuzz/$target.c" -Ic_src -Itest/c c_src/core/*/*.c -ldeflate -lm -o "build/fuzz/$target"
-  "build/fuzz/$target" -max_total_time="$seconds" -max_len=65536 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=256 \
-    -artifact_prefix=build/fuzz/ -print_final_stats=1 "build/fuzz/$target.corpus"
+for target in $targets; do wait "${target_of[$target]}" || failed+=("$target"); done
+
+stat() { sed -n "s/^stat::$2: *//p" "$dir/$1.log"; }
+printf '%-12s %10s %8s %7s %9s %7s %9s\n' target runs per-sec edges features inputs peak-MiB
+for target in $targets; do
+  reached=$(grep -oE 'cov: [0-9]+ ft: [0-9]+ corp: [0-9]+' "$dir/$target.log" | tail -n 1 | tr -dc '0-9 ' | xargs)
+  # shellcheck disable=SC2086
+  printf '%-12s %10s %8s %7s %9s %7s %9s\n' "$target" "$(stat "$target" number_of_executed_units)" \
+    "$(stat "$target" average_exec_per_sec)" ${reached:-- - -} "$(stat "$target" peak_rss_mb)"
 done
+for target in "${failed[@]}"; do
+  echo "== $target failed: $dir/$target.log" >&2
+  grep -vE '^#[0-9]+\s' "$dir/$target.log" | tail -n 40 >&2
+done
+[ ${#failed[@]} -eq 0 ]

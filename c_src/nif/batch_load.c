@@ -132,22 +132,28 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
 /* After this many tensors, asks whether the caller is alive. */
 enum { STOP_TENSORS = 1024 };
 
-/* Makes the list of all tensors. */
+/* Makes the list of all tensors. A tensor that the file contains several times is made once. */
 static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
-  ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
-  xt_status status =
-      terms ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   const xt_checkpoint *c = self->load.reader.checkpoint;
+  ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
+  ERL_NIF_TERM *first = calloc(c->index.count + 1, sizeof *first); /* the term by 1 + the tensor's first entry */
+  xt_status status =
+      terms && first ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   xt_storage_origin origin = {c, NULL, self->load.regions};
   size_t made = 0;
   for (; made < self->count && status == XT_STATUS_ok; made++) {
-    status = xt_materialize_term(env, &origin, c->index.entries[self->entries[made]].tensor, &terms[made], error);
+    const xt_tensor_desc *tensor = c->index.entries[self->entries[made]].tensor;
+    terms[made] = first[tensor->first_entry];
+    if (terms[made]) continue;
+    status = xt_materialize_term(env, &origin, tensor, &terms[made], error);
+    first[tensor->first_entry] = terms[made];
     if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1)
       status = xt_record_reader_check_stop(&self->load.reader, error);
   }
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   else if (made) xt_release_terms(env, terms, made - 1); /* the last one failed */
   enif_free(terms);
+  free(first);
   return status;
 }
 

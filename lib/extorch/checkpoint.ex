@@ -18,7 +18,9 @@ defmodule ExTorch.Checkpoint do
   archives (as data), the legacy and tar formats of old versions, the streaming format of `torch.distributed`,
   safetensors, plain pickles, and gzip files of any of these.
 
-  Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely.
+  Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely. A
+  gzip file is decompressed in memory; one that expands to much more than its size is better read through
+  `ExTorch.Streaming.gunzip/1`.
   `tensor/2` reads only the bytes of that tensor, directly into the memory of the tensor: reading one row of a large
   storage reads only that row.
 
@@ -44,7 +46,10 @@ defmodule ExTorch.Checkpoint do
       several checkpoints one after another; see `:next_offset` of `metadata/1`. Defaults to `0`.
     * `:limits` - a keyword list of limits:
         * `:pickle_bytes` - the size of the pickle (64 MiB)
-        * `:nodes` - the number of nodes in the resulting term (8 per byte of the pickle, at least 1,000,000)
+        * `:memory` - the bytes that the file may make the node hold besides its tensors: the object tree, the index,
+          decompressed data and the resulting terms (56 MiB and 15 times the size of the file). An object that a file
+          contains many times becomes one term, but counts each time: messages copy it each time.
+        * `:nodes` - the number of nodes in the resulting term (no limit besides `:memory`)
         * `:depth` - the nesting depth (1,000)
         * `:tensor_bytes`, `:total_bytes` - the size of one tensor and of all tensors (1 TiB and 4 TiB). Elements that
           share memory (an expanded tensor) are counted separately.

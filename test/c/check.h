@@ -68,6 +68,11 @@ static inline int run_test_for_each(const char *name, void (*test)(const char *p
   return finish_tests(descriptor);
 }
 
+/* Prints a number for `make fire`, after the summary, if EXTORCH_FIGURES is set. */
+static inline void print_figure(const char *name, size_t number) {
+  if (getenv("EXTORCH_FIGURES")) printf("figure: %s %zu\n", name, number);
+}
+
 /* The contents of a file in memory with room for `extra` more bytes. The caller frees it. */
 static inline uint8_t *read_whole_file(const char *path, size_t extra, size_t *size) {
   FILE *file = fopen(path, "rb");

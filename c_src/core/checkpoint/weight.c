@@ -1,12 +1,14 @@
 #include "core/checkpoint/weight.h"
 
+enum { SMALL_BITS = 59 }; /* integers with fewer bits need no memory of their own */
+
 static uint64_t text_weight(size_t size) { return 24 + (uint64_t)size; }
 
 static uint64_t term_bytes(const xt_node *node) {
   switch ((xt_node_kind)node->kind) {
   case XT_NODE_NONE:
   case XT_NODE_BOOL: return 0;
-  case XT_NODE_INT:
+  case XT_NODE_INT: return node->integer >> SMALL_BITS == node->integer >> 63 ? 0 : 16;
   case XT_NODE_FLOAT: return 16;
   case XT_NODE_BIG: return 16 + (uint64_t)node->text.size;
   case XT_NODE_TEXT: return text_weight(node->text.size);
@@ -26,5 +28,5 @@ static uint64_t term_bytes(const xt_node *node) {
   }
 }
 
-/* A half more: the garbage collector copies terms while the old ones exist. */
-uint64_t xt_weight_of(const xt_node *node) { return term_bytes(node) * 3 / 2; }
+/* Twice, because the garbage collector copies terms while the old ones exist. */
+uint64_t xt_weight_of(const xt_node *node) { return 2 * term_bytes(node); }

@@ -14,6 +14,7 @@
 
 static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
 enum { SPOOL = 1 << 20 };
+static size_t one_cuts, two_cuts, byte_feeds, flips, failed_allocations;
 
 /* The result of reading the whole file from memory. */
 typedef struct {
@@ -108,8 +109,9 @@ static void cuts_everywhere(const uint8_t *data, size_t size, const whole *w) {
     cuts[0] = cuts[1] = one;
     CHECK(feed(data, cuts, 3, one % 2, w, &used, &error) && used == w->end);
     CHECK(!feed(data, cuts, 1, false, NULL, &used, &error) || one >= w->end);
+    one_cuts++;
     if (size > three_pieces) continue;
-    for (cuts[1] = one; cuts[1] <= size; cuts[1]++) CHECK(feed(data, cuts, 3, false, w, &used, &error));
+    for (cuts[1] = one; cuts[1] <= size; cuts[1]++, two_cuts++) CHECK(feed(data, cuts, 3, false, w, &used, &error));
   }
 }
 
@@ -119,6 +121,7 @@ static void small_pieces(const uint8_t *data, size_t size, const whole *w) {
   size_t used, *cuts = malloc((size + 1) * sizeof *cuts);
   for (size_t i = 0; i < size; i++) cuts[i] = i + 1;
   CHECK(feed(data, cuts, size, true, w, &used, &error) && used == w->end);
+  byte_feeds++;
   srand(1);
   for (int round = 0; round < 50; round++) {
     size_t at = 0, n = 0;
@@ -134,7 +137,7 @@ static void small_pieces(const uint8_t *data, size_t size, const whole *w) {
 static void survives_every_flipped_bit(uint8_t *data, size_t size) {
   xt_error error;
   size_t used;
-  for (size_t bit = 0; bit < 8 * size; bit++) {
+  for (size_t bit = 0; bit < 8 * size; bit++, flips++) {
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
     feed(data, &size, 1, bit % 2, NULL, &used, &error);
     data[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -153,6 +156,7 @@ static void survives_every_failed_allocation(const uint8_t *data, size_t size, c
       CHECK(done);
       break;
     }
+    failed_allocations++;
   }
   fail_at = -1;
   fail_arenas = false;
@@ -182,4 +186,12 @@ static void test_file(const char *path) {
   free(data);
 }
 
-int main(int argc, char **argv) { return run_test_for_each("push", test_file, argc - 1, argv + 1); }
+int main(int argc, char **argv) {
+  int status = run_test_for_each("push", test_file, argc - 1, argv + 1);
+  print_figure("one_cuts", one_cuts);
+  print_figure("two_cuts", two_cuts);
+  print_figure("byte_feeds", byte_feeds);
+  print_figure("flips", flips);
+  print_figure("failed_allocations", failed_allocations);
+  return status;
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Measures what must never happen: crashes, hangs, leaks and wrong answers for damaged input. Prints a table with one
+# row per gate, and fails if a gate does not hold. Takes about ten minutes on two cores.
+#
+# usage: fire.sh [short]     the short form takes up to two minutes
+#
+# Environment: SEED (default: random) of the scripts in test/fire
+#
+# The sweeps are the C tests of core/checkpoint, which print their numbers with EXTORCH_FIGURES. The scripts of
+# test/fire print one line each: "fire: name | number and what it counts | …".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export LANG=C.UTF-8 EXTORCH_FIGURES=1 EXTORCH_HEX="${EXTORCH_HEX:-0}"
+form=${1:-long}
+seed=${SEED:-$RANDOM}
+dir=build/fire
+rm -rf "$dir"
+mkdir -p "$dir"
+started=$SECONDS
+failures=()
+rows=()
+
+case $form in
+  long) fuzz_seconds=30 script_seconds=45 ;;
+  short) fuzz_seconds=4 script_seconds=8 ;;
+  *) echo "usage: fire.sh [short]" >&2 && exit 2 ;;
+esac
+
+row() { rows+=("$1 | $2"); }
+
+# ---- Sweeps over the fixtures ----
+
+all=$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' -size -129 | sort)
+streamed=$(grep -E '/(2\.14\.1|more)/' <<<"$all")
+if [ "$form" = short ]; then
+  # one or two small files of each format
+  all=$(ls test/fixtures/2.14.1/{tensor.pt,list.pt,tensor.legacy.pt,conj.legacy.pt,tensor.stream,dtypes.safetensors} \
+    test/fixtures/more/{tar.pt,numpy5.pkl,state4.pkl,python2.pt,oldest.pt,dtypes.safetensors.gz,cpp_tensor.pt})
+  streamed=$all
+fi
+
+half() { # half 0|1 FILES: every second line
+  awk -v n="$1" 'NR % 2 == n' <<<"$2"
+}
+
+sweep() { # sweep NAME VARIANT TEST FILES: runs a C test over files, in its own build directory
+  FIXTURES=$4 TESTS=test/c/checkpoint/$3.c C_TESTS_DIR=build/c/fire.$2 scripts/c_tests.sh "$2" >"$dir/$1" 2>&1
+}
+
+build() { FIXTURES='' TESTS=test/c/checkpoint/$2.c C_TESTS_DIR=build/c/fire.$1 scripts/c_tests.sh "$1" >"$dir/build" 2>&1; }
+
+both() { # both NAME VARIANT TEST FILES: two processes, each with half of the files
+  local pids=() n
+  for n in 0 1; do
+    sweep "$1.$n" "$2" "$3" "$(half "$n" "$4")" &
+    pids+=($!)
+  done
+  for n in 0 1; do wait "${pids[$n]}" || failures+=("$1: $dir/$1.$n"); done
+}
+
+figure() { # figure SWEEP NAME: the sum over both processes
+  cat "$dir/$1".[01] | awk -v name="$2" '$1 == "figure:" && $2 == name {sum += $3} END {print sum + 0}'
+}
+
+echo "== sweeps"
+[ "$form" = short ] || export EXTORCH_SWEEP=1
+# With sanitizers, which also report leaks. The cuts are too many for that: the fuzz targets cut under sanitizers.
+build asan open_test && both open asan open_test "$all" || failures+=("open: $dir/build")
+export CFLAGS=-O2
+build plain push_test && both push plain push_test "$streamed" || failures+=("push: $dir/build")
+unset CFLAGS
+
+row "truncation" "$(figure open truncations) lengths of $(figure open files) files: an error each"
+row "bit flips" "$(figure open flips) when opened, $(figure push flips) in streams; $(figure open checked_flips) in records with a checksum: all found"
+row "failed allocations" "$(($(figure open failed_allocations) + $(figure push failed_allocations))): an error each, nothing leaked"
+row "failed reads" "$(figure open failed_reads): an error each, nothing leaked"
+row "stream splits" "$(figure push one_cuts) in two pieces, $(figure push two_cuts) in three, $(figure push byte_feeds) files in single bytes: the same values"
+for name in truncations flips checked_flips failed_allocations failed_reads; do
+  [ "$(figure open $name)" -gt 0 ] || failures+=("open: no $name")
+done
+[ "$(figure push two_cuts)" -gt 0 ] || failures+=("push: no cuts")
+
+# ---- Fuzzing ----
+
+echo "== fuzzing"
+if scripts/fuzz.sh "$fuzz_seconds" >"$dir/fuzz" 2>"$dir/fuzz.errors"; then
+  row "fuzzing" "$(awk '$2 ~ /^[0-9]+$/ {n++; runs += $2; edges += $4} END {print runs " inputs by " n " targets"}' "$dir/fuzz"): no finding"
+else
+  failures+=("fuzzing: $dir/fuzz.errors")
+fi
+row "leaks" "0 in the sweeps and in fuzzing (LeakSanitizer)"
+
+# ---- The library, in the BEAM ----
+
+make --no-print-directory all example >"$dir/make" 2>&1 || failures+=("make: $dir/make")
+for script in operators saves lifetimes faults hostile; do
+  if [ ! -e "test/fire/$script.exs" ]; then
+    row "$script" "no script"
+    continue
+  fi
+  echo "== $script"
+  FORM=$form MIX_ENV=test mix run --no-deps-check "test/fire/$script.exs" "$script_seconds" "$seed" >"$dir/$script" 2>&1 ||
+    failures+=("$script: $dir/$script")
+  lines=$(sed -n 's/^fire: //p' "$dir/$script")
+  [ "$(grep -c . <<<"$lines")" = 1 ] || failures+=("$script: expected one line that begins with fire: in $dir/$script")
+  rows+=("$lines")
+done
+
+# ---- The table ----
+
+[ ${#failures[@]} -eq 0 ] || rows+=("failed | ${#failures[@]} gates")
+echo
+for line in "${rows[@]}"; do printf '%-20s | %s\n' "${line%% | *}" "${line#* | }"; done
+echo
+for failure in "${failures[@]}"; do
+  echo "failed: $failure" >&2
+  file=${failure##* }
+  [ ! -f "$file" ] || tail -n 15 "$file" >&2
+done
+echo "fire: $((SECONDS - started)) seconds, seed $seed, ${#failures[@]} failed"
+[ ${#failures[@]} -eq 0 ]
