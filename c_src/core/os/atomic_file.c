@@ -213,7 +213,7 @@ xt_status xt_atomic_file_claim(xt_atomic_file *f, const char *path, bool *claime
   const char *digits = digits_of(f->name, index_prefix);
   if (digits) f->fd = open_dead(f->directory, f->name, digits);
   *claimed = f->fd >= 0 && !fstat(f->fd, &file) && S_ISREG(file.st_mode) && file.st_uid == geteuid();
-  if (*claimed) strcpy(f->temporary, f->name);
+  if (*claimed) memcpy(f->temporary, f->name, strlen(f->name) + 1);
   f->named = *claimed;
   return XT_STATUS_ok;
 }

@@ -21,7 +21,8 @@ defmodule ExTorch.Archive.AtomicFile do
   @spec open_index(Path.t()) :: {:ok, t(), String.t()} | {:error, ExTorch.Error.t()}
   def open_index(path) do
     with {:ok, path} <- ExTorch.Saver.check_path(path),
-         {:ok, {file, digits}} <- Memory.run(fn -> Native.atomic_file_open_index(path) end) do
+         {:ok, opened} <- Memory.run(fn -> Native.atomic_file_open_index(path) end) do
+      {file, digits} = opened
       {:ok, %__MODULE__{file: file}, digits}
     end
   end
@@ -38,13 +39,13 @@ defmodule ExTorch.Archive.AtomicFile do
   # Makes the data durable under the temporary name.
   @spec sync(t()) :: :ok | {:error, ExTorch.Error.t()}
   def sync(%{file: file}) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_sync(file) end), do: :ok
+    with {:ok, _} <- Memory.run(fn -> Native.atomic_file_sync(file) end), do: :ok
   end
 
   # Closes the file and removes it, also if it is an index.
   @spec discard(t()) :: :ok | {:error, ExTorch.Error.t()}
   def discard(%{file: file}) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_discard(file) end), do: :ok
+    with {:ok, _} <- Memory.run(fn -> Native.atomic_file_discard(file) end), do: :ok
   end
 
   @impl true

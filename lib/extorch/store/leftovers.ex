@@ -26,36 +26,46 @@ defmodule ExTorch.Store.Leftovers do
     :ok
   end
 
-  # Same, with the lock of the directory. Returns the shards of the saves that are not finished.
-  @spec remove(Path.t()) :: {:ok, MapSet.t(String.t())} | {:error, Error.t()}
+  # Same, with the lock of the directory. Returns the paths of the temporary indexes that remain.
+  @spec remove(Path.t()) :: {:ok, [Path.t()]} | {:error, Error.t()}
   def remove(directory) do
     with {:ok, names} <- Directory.list(directory, @prefix, ShardIndex.suffix()) do
       {temporary, indexes} = Enum.split_with(names, &String.starts_with?(&1, @prefix))
-
-      {dead, alive} =
-        temporary |> Enum.map(&claim(directory, &1)) |> Enum.split_with(&elem(&1, 1))
-
-      left =
-        if dead != [],
-          do: remove_unused(directory, dead, references(directory, indexes)),
-          else: []
-
-      {:ok, for({shards, _} <- left ++ alive, shard <- shards, into: MapSet.new(), do: shard)}
+      claimed = for name <- temporary, path = Path.join(directory, name), do: {path, claim(path)}
+      {dead, alive} = Enum.split_with(claimed, &elem(&1, 1))
+      left = if dead == [], do: [], else: remove_unused(dead, references(directory, indexes))
+      {:ok, for({path, _} <- left ++ alive, do: path)}
     end
   end
 
-  # Returns the shards of a temporary index, and the file if its writer is dead.
-  defp claim(directory, name) do
-    path = Path.join(directory, name)
-
+  defp claim(path) do
     case AtomicFile.claim(path) do
-      {:ok, file} -> {shards(path), file}
-      {:error, _} -> {shards(path), nil}
+      {:ok, file} -> file
+      {:error, _} -> nil
     end
   end
 
-  # If the writer died before it had written the index, there are no shards yet.
-  defp shards(path) do
+  # If an index cannot be read, it may refer to any shard: everything stays for a later save.
+  defp remove_unused(dead, :unknown) do
+    for {_path, file} <- dead, do: AtomicFile.close(file)
+    dead
+  end
+
+  defp remove_unused(dead, used) do
+    for {path, file} <- dead do
+      for shard <- shards(path),
+          shard not in used,
+          do: Directory.remove(ShardIndex.sibling(path, shard))
+
+      AtomicFile.discard(file)
+    end
+
+    []
+  end
+
+  # Returns the shards of a temporary index. If its writer died before it had written the index, there are none yet.
+  @spec shards(Path.t()) :: [String.t()]
+  def shards(path) do
     case ShardIndex.read(path) do
       {:ok, weight_map} -> weight_map |> ShardIndex.shards() |> Enum.filter(&shard?/1)
       {:error, _} -> []
@@ -64,21 +74,6 @@ defmodule ExTorch.Store.Leftovers do
 
   # Only files that are named like shards are removed, since an index may contain any name.
   defp shard?(name), do: name =~ ~r/\A[^\/]*-\d{5}-of-\d{5}(\.[^\/]*)?\z/s
-
-  # If an index cannot be read, it may refer to any shard: everything stays for a later save.
-  defp remove_unused(_directory, dead, :unknown) do
-    for {_shards, file} <- dead, do: AtomicFile.close(file)
-    dead
-  end
-
-  defp remove_unused(directory, dead, used) do
-    for {shards, file} <- dead do
-      for shard <- shards, shard not in used, do: Directory.remove(Path.join(directory, shard))
-      AtomicFile.discard(file)
-    end
-
-    []
-  end
 
   # Returns the files that the indexes refer to. An index that is not valid cannot be loaded: it refers to nothing.
   defp references(directory, indexes) do

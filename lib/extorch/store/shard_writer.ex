@@ -77,8 +77,8 @@ defmodule ExTorch.Store.ShardWriter do
   defp prepare(path, shards, options) do
     usual = name_shards(path, shards, nil)
 
-    with {:ok, taken} <- Leftovers.remove(Path.dirname(path)),
-         {:ok, unique} <- check_names(path, usual, taken, options),
+    with {:ok, unfinished} <- Leftovers.remove(Path.dirname(path)),
+         {:ok, unique} <- check_names(path, usual, unfinished, options),
          {:ok, file, digits} <- AtomicFile.open_index(path) do
       named = if unique, do: name_shards(path, shards, digits), else: usual
 
@@ -98,14 +98,22 @@ defmodule ExTorch.Store.ShardWriter do
     end
   end
 
-  # Returns whether unique names are needed.
-  defp check_names(path, usual, taken, options) do
-    existing =
-      Enum.find([path | for({name, _} <- usual, do: sibling(path, name))], &Directory.exists?/1)
+  # Returns whether unique names are needed: there is an index, or a usual name is in use, now or by an unfinished save.
+  defp check_names(path, usual, unfinished, options) do
+    names = MapSet.new(usual, &elem(&1, 0))
+    existing = Enum.find([path | Enum.map(names, &sibling(path, &1))], &Directory.exists?/1)
 
-    if existing != nil and not options.overwrite,
-      do: {:error, Engine.exists_error(existing)},
-      else: {:ok, existing != nil or Enum.any?(usual, fn {name, _} -> name in taken end)}
+    cond do
+      existing == nil ->
+        {:ok,
+         Enum.any?(unfinished, &Enum.any?(Leftovers.shards(&1), fn shard -> shard in names end))}
+
+      options.overwrite ->
+        {:ok, true}
+
+      true ->
+        {:error, Engine.exists_error(existing)}
+    end
   end
 
   defp write_index(file, named, metadata) do

@@ -153,5 +153,35 @@ defmodule ExTorch.Store.ShardedTest do
 
       assert list(w) == [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
     end
+
+    # transformers reads the files that weight_map names, and removes old shards by this expression.
+    test "Python reads an index that was saved twice", %{tmp_dir: dir} do
+      index = Path.join(dir, "pytorch_model.bin.index.json")
+
+      for value <- [1.0, 2.0] do
+        module = Map.new(1..3, &{"w#{&1}", ExTorch.full({10}, value)})
+        store = Sharded.new(index, overwrite: true, max_shard_size: 50)
+        :ok = Store.collect_from(store, module)
+      end
+
+      script = """
+      import json, re, sys, torch
+      d = sys.argv[1]
+      index = json.load(open(d + "/pytorch_model.bin.index.json"))
+      files = sorted(set(index["weight_map"].values()))
+      assert index["metadata"]["total_size"] == 120 and len(files) == 3, index
+      merged = {}
+      for f in files:
+          assert f.startswith("pytorch_model-"), f
+          assert re.fullmatch(r"(.*?)-\\d{5}-of-\\d{5}", f.replace(".bin", "")), f
+          for name, tensor in torch.load(d + "/" + f).items():
+              assert index["weight_map"][name] == f
+              merged[name] = tensor
+      assert sorted(merged) == ["w1", "w2", "w3"]
+      assert all(bool((t == 2).all()) and t.shape == (10,) for t in merged.values())
+      """
+
+      Torch.run!(script, [dir])
+    end
   end
 end
