@@ -187,14 +187,10 @@ defmodule ExTorch.Store.Names do
   # Maps missing names to the most similar unused name. The number of names that are compared is limited.
   @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
-    unused = unused |> Enum.take(2000) |> Enum.filter(&(byte_size(&1) < 200))
+    unused = Enum.take(unused, 2000)
 
     for name <- Enum.take(missing, 50),
-        byte_size(name) < 200,
-        {score, similar} <- [
-          Enum.max(Enum.map(unused, &{String.jaro_distance(&1, name), &1}), fn -> {0, nil} end)
-        ],
-        score > 0.8,
+        similar <- ExTorch.Suggest.similar(unused, name, 0.8, 1),
         into: %{},
         do: {name, similar}
   end
