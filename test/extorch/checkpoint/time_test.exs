@@ -6,6 +6,14 @@ defmodule ExTorch.Checkpoint.TimeTest do
   alias ExTorch.Test.{Pickle, Zip}
   import Pickle, only: [dict: 1, int: 1, tensor: 1, tuple: 1]
 
+  defmodule BinarySource do
+    @behaviour ExTorch.Source
+    defstruct [:bytes]
+    def size(source), do: {:ok, byte_size(source.bytes)}
+    def read_at(source, offset, length), do: {:ok, binary_part(source.bytes, offset, length)}
+    def close(_source), do: :ok
+  end
+
   @seconds 10
 
   defp assert_soon(fun) do
@@ -71,6 +79,18 @@ defmodule ExTorch.Checkpoint.TimeTest do
              assert_soon(fn ->
                ckpt |> Checkpoint.stream(only: names ++ [~r/^t7$/]) |> Enum.to_list()
              end)
+  end
+
+  test "many views of one storage that is verified, from a source" do
+    n = 20_000
+    object = dict(for i <- 1..n, do: {"t#{i}", view(1_000_000, i, [1], [1])})
+    bytes = zip(object, :binary.copy(<<1.0::float-32-little>>, 1_000_000))
+    source = %BinarySource{bytes: bytes}
+    term = assert_soon(fn -> ExTorch.load!(source, verify: true) end)
+    assert map_size(term) == n and Tensor.to_list(term["t7"]) == [1.0]
+    {at, _} = :binary.match(bytes, :binary.copy(<<1.0::float-32-little>>, 10))
+    damaged = %BinarySource{bytes: flip_bit(bytes, at + 3_000_000, 0)}
+    assert {:error, %Error{reason: :corrupt}} = ExTorch.load(damaged, verify: true)
   end
 
   test "a name that is similar to many long names" do
