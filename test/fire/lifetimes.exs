@@ -483,20 +483,26 @@ defmodule Lifetimes do
     ExTorch.Memory.collect()
     before = State.now(dir)
 
-    for i <- 1..count do
-      {pid, monitor} =
-        spawn_monitor(fn -> Enum.each(Stream.cycle([Enum.random(calls)]), & &1.()) end)
-
-      if rem(i, 10) == 0, do: Process.sleep(1), else: :erlang.yield()
-      Process.exit(pid, :kill)
-      receive do: ({:DOWN, ^monitor, _, _, _} -> :ok)
-    end
-
+    spawned = kill_inside(calls, count, 0)
     killed = now()
     left = State.wait(before, dir, 5000)
     elapsed = now() - killed
     File.rm_rf!(dir)
-    report("kills", left, [], killed: count, freed_after_ms: elapsed)
+    report("kills", left, [], killed_inside: count, processes: spawned, freed_after_ms: elapsed)
+  end
+
+  # Kills processes until `count` of them were inside a NIF. Returns the number of processes.
+  defp kill_inside(_calls, 0, spawned), do: spawned
+
+  defp kill_inside(calls, count, spawned) do
+    {pid, monitor} =
+      spawn_monitor(fn -> Enum.each(Stream.cycle([Enum.random(calls)]), & &1.()) end)
+
+    Process.sleep(Enum.random(0..2))
+    inside = match?({_, {ExTorch.Native, _, _}}, Process.info(pid, :current_function))
+    Process.exit(pid, :kill)
+    receive do: ({:DOWN, ^monitor, _, _, _} -> :ok)
+    kill_inside(calls, if(inside, do: count - 1, else: count), spawned + 1)
   end
 
   # ---- Common ----
