@@ -273,6 +273,7 @@ defmodule ExTorch.Checkpoint do
   def stream(%__MODULE__{} = ckpt, opts \\ []) do
     options = opts |> ExTorch.Options.validate!(only: nil) |> Map.new()
     Filter.check!(options.only, :only)
+    options = %{options | only: Filter.prepare(options.only)}
 
     ckpt
     |> entries()

@@ -13,6 +13,8 @@ defmodule ExTorch.Filter do
           | (String.t(), Entry.t() -> as_boolean(term()))
           | [t()]
 
+  @type prepared :: t() | MapSet.t(String.t()) | [prepared()]
+
   # Checks the value of an option; nil means no filter.
   @spec check!(term(), atom()) :: :ok
   def check!(nil, _option), do: :ok
@@ -31,8 +33,19 @@ defmodule ExTorch.Filter do
   defp filter?(%Regex{}), do: true
   defp filter?(other), do: is_function(other, 1) or is_function(other, 2)
 
+  # Many names are looked up in a set: a file may have as many names as the filter.
+  @spec prepare(t() | nil) :: prepared() | nil
+  def prepare(list) when is_list(list) do
+    {names, others} = Enum.split_with(list, &is_binary/1)
+    [MapSet.new(names) | Enum.map(others, &prepare/1)]
+  end
+
+  def prepare(other), do: other
+
   # `entry` is a function that returns the entry. It is only called for functions of the name and the entry.
-  @spec matches?(t(), String.t(), (() -> Entry.t())) :: boolean()
+  @spec matches?(prepared(), String.t(), (() -> Entry.t())) :: boolean()
+  def matches?(%MapSet{} = names, name, _entry), do: MapSet.member?(names, name)
+
   def matches?(list, name, entry) when is_list(list),
     do: Enum.any?(list, &matches?(&1, name, entry))
 

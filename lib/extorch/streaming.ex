@@ -37,6 +37,9 @@ defmodule ExTorch.Streaming do
   of the tensors comes before their bytes, as in files written by `torch.save`. TorchScript and C++ archives have it at
   the end; they are kept in memory until then, up to the limit `spool_bytes` (1 GiB).
 
+  What a loader holds counts in the budget of native memory (`ExTorch.Memory`). It is freed as soon as the loader has
+  finished or failed, and if the process that feeds it dies. If a stream is given up before its end, call `ended/1`.
+
   Each loader can be fed once; feed the loader that is returned. Feeding an old one is a `:stale` error, and feeding one
   that another process is feeding is a `:busy` error. No thread waits for a slow stream.
 

@@ -111,9 +111,12 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     entries
     |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry,
                                                            {:ok, tensors, storages, state} ->
+      # a storage is verified once, not for each of its tensors
+      verify? = options.verify and not is_map_key(storages, entry.storage)
+
       with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
            {:ok, tensor} <-
-             SourceReader.decode(resource, entry.index, options.verify, offset, data),
+             SourceReader.decode(resource, entry.index, verify?, offset, data),
            {:ok, tensor} <- Handle.to_device(ckpt, tensor, entry) do
         {progress, bytes} = state
         bytes = bytes + entry.nbytes
@@ -121,7 +124,9 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         storages = Map.put(storages, entry.storage, {offset, data})
         {:cont, {:ok, [tensor | tensors], storages, {progress, bytes}}}
       else
-        {:error, error} -> {:halt, {:error, error}}
+        {:error, error} ->
+          release(tensors)
+          {:halt, {:error, error}}
       end
     end)
   end
@@ -195,9 +200,12 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     Progress.finish(progress)
   catch
     kind, reason ->
-      for %Tensor{} = tensor <- tensors, do: Tensor.release(tensor)
+      release(tensors)
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
+
+  # Tensors of a load that failed would stay in memory until the next garbage collection.
+  defp release(tensors), do: for(%Tensor{} = tensor <- tensors, do: Tensor.release(tensor))
 
   defp all_to_device(ckpt, tensors, entries) do
     entries
@@ -205,12 +213,16 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     |> Enum.reduce_while([], fn {entry, tensor}, moved ->
       case Handle.to_device(ckpt, tensor, entry) do
         {:ok, tensor} -> {:cont, [tensor | moved]}
-        {:error, error} -> {:halt, {:error, error}}
+        {:error, error} -> {:halt, {:error, error, moved}}
       end
     end)
     |> case do
-      {:error, error} -> {:error, error}
-      moved -> {:ok, Enum.reverse(moved)}
+      {:error, error, moved} ->
+        release(tensors ++ moved)
+        {:error, error}
+
+      moved ->
+        {:ok, Enum.reverse(moved)}
     end
   end
 end

@@ -4,13 +4,10 @@ defmodule ExTorch.Checkpoint.Lookup do
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{Entry, Handle}
-  alias ExTorch.Error
+  alias ExTorch.{Error, Suggest}
 
   # Handle.entry/2 returns at most this many entries.
   @max_entries 20
-  # Limits of the search for similar names.
-  @max_keys 20_000
-  @max_key_bytes 200
 
   @spec entry(Handle.t(), Checkpoint.name()) :: Handle.result(Entry.t())
   def entry(ckpt, name) when is_binary(name) do
@@ -47,7 +44,9 @@ defmodule ExTorch.Checkpoint.Lookup do
 
     case Handle.keys(ckpt) do
       {:ok, keys} ->
-        message = "no tensor is named #{inspect(name)}" <> hint(similar(keys, dotted))
+        message =
+          "no tensor is named #{inspect(name)}" <> hint(Suggest.similar(keys, dotted, 0.75, 3))
+
         Error.new(:not_found, message, ckpt.source)
 
       {:error, error} ->
@@ -60,19 +59,6 @@ defmodule ExTorch.Checkpoint.Lookup do
 
   defp hint([]), do: "; see ExTorch.Checkpoint.keys/1"
   defp hint(names), do: "; did you mean #{Enum.map_join(names, ", ", &inspect/1)}?"
-
-  defp similar(_keys, name) when byte_size(name) >= @max_key_bytes, do: []
-
-  defp similar(keys, name) do
-    keys
-    |> Stream.filter(&(byte_size(&1) < @max_key_bytes))
-    |> Stream.take(@max_keys)
-    |> Stream.map(&{String.jaro_distance(&1, name), &1})
-    |> Enum.filter(fn {score, _key} -> score > 0.75 end)
-    |> Enum.sort(:desc)
-    |> Enum.take(3)
-    |> Enum.map(fn {_score, key} -> key end)
-  end
 
   defp ambiguous(ckpt, name, entries) do
     paths = Enum.map_join(entries, " and ", &inspect(&1.path))

@@ -33,7 +33,7 @@ defmodule ExTorch.Checkpoint.Options do
           strict: boolean(),
           ordered: boolean(),
           device: Device.device() | map() | (String.t() -> Device.device()),
-          only: Filter.t() | nil,
+          only: Filter.prepared() | nil,
           on_progress: Progress.fun() | nil,
           offset: non_neg_integer(),
           limits: keyword()
@@ -60,7 +60,8 @@ defmodule ExTorch.Checkpoint.Options do
     Filter.check!(opts[:only], :only)
     Progress.check!(opts[:on_progress])
     check_device!(opts[:device])
-    opts |> Keyword.put(:limits, check_limits!(opts[:limits])) |> Map.new()
+    limits = check_limits!(opts[:limits])
+    opts |> Map.new() |> Map.merge(%{limits: limits, only: Filter.prepare(opts[:only])})
   end
 
   defp check_limits!(limits) do
@@ -102,7 +103,7 @@ defmodule ExTorch.Checkpoint.Options do
   def device_for(%{device: device}, _location), do: device
 
   # Returns true if `only` selects the entry.
-  @spec selected?(%{:only => Filter.t() | nil, optional(atom()) => term()}, Entry.t()) ::
+  @spec selected?(%{:only => Filter.prepared() | nil, optional(atom()) => term()}, Entry.t()) ::
           boolean()
   def selected?(%{only: nil}, _entry), do: true
   def selected?(%{only: only}, entry), do: Filter.matches?(only, entry.name, fn -> entry end)

@@ -8,9 +8,8 @@ defmodule ExTorch.Store.Names do
   # Names come from the file: what is done with them must not depend on more than their length.
   @max_levels 64
   @max_digits 18
-  @max_missing 20
-  @max_unused 500
-  @max_compared_bytes 127
+  @max_missing 50
+  @max_unused 2000
 
   @type pair :: {file_name :: String.t(), module_name :: String.t()}
 
@@ -202,15 +201,10 @@ defmodule ExTorch.Store.Names do
   # Maps missing names to the most similar unused name. The number of names that are compared is limited.
   @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
-    short? = &(byte_size(&1) <= @max_compared_bytes)
-    unused = unused |> Enum.take(@max_unused) |> Enum.filter(short?)
+    unused = Enum.take(unused, @max_unused)
 
     for name <- Enum.take(missing, @max_missing),
-        short?.(name),
-        {score, similar} <- [
-          Enum.max(Enum.map(unused, &{String.jaro_distance(&1, name), &1}), fn -> {0, nil} end)
-        ],
-        score > 0.8,
+        similar <- ExTorch.Suggest.similar(unused, name, 0.8, 1),
         into: %{},
         do: {name, similar}
   end

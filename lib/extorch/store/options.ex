@@ -58,7 +58,9 @@ defmodule ExTorch.Store.Options do
 
     %{
       options
-      | remap: check_remap!(options.remap),
+      | only: Filter.prepare(options.only),
+        except: Filter.prepare(options.except),
+        remap: check_remap!(options.remap),
         adapters: options.adapters |> List.wrap() |> Enum.map(&Adapter.check!/1)
     }
   end

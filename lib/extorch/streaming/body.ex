@@ -9,6 +9,9 @@ defmodule ExTorch.Streaming.Body do
         end
       end
 
+  The messages of errors describe the body and contain no paths of the server, so they can be sent to the client. After an
+  error nothing of the body is kept in memory.
+
   The body must not have been read before: put the plug in front of `Plug.Parsers`. This module has no dependencies. It
   calls `read_body/2` of the module of the connection struct.
   """
@@ -85,6 +88,9 @@ defmodule ExTorch.Streaming.Body do
   defp read_error(:timeout),
     do: Error.new(:timeout, "timeout while reading the request body; see the option read_timeout")
 
-  defp read_error(reason),
+  defp read_error(reason) when is_atom(reason),
     do: Error.new(:io, "the request body could not be read: #{inspect(reason)}")
+
+  # Anything else may contain paths of the server, and the message may be sent to the client.
+  defp read_error(_reason), do: Error.new(:io, "the request body could not be read")
 end

@@ -132,15 +132,15 @@ defmodule ExTorch.Store.LimitsTest do
   end
 
   test "names that are compared for suggestions" do
-    for {bytes, found} <- [{127, 1}, {128, 0}] do
+    for {bytes, found} <- [{199, 1}, {200, 0}] do
       name = String.duplicate("n", bytes - 1)
       assert map_size(Names.suggestions([name <> "a"], [name <> "b"])) == found
     end
 
-    missing = for i <- 1..21, do: "layer.#{i}.weight"
-    assert map_size(Names.suggestions(missing, ["layer.0.weight"])) == 20
+    missing = for i <- 1..51, do: "layer.#{i}.weight"
+    assert map_size(Names.suggestions(missing, ["layer.0.weight"])) == 50
     noise = &for(i <- 1..&1, do: "#{i}")
-    assert Names.suggestions(["weight"], noise.(499) ++ ["weights"]) == %{"weight" => "weights"}
-    assert Names.suggestions(["weight"], noise.(500) ++ ["weights"]) == %{}
+    assert Names.suggestions(["weight"], noise.(1999) ++ ["weights"]) == %{"weight" => "weights"}
+    assert Names.suggestions(["weight"], noise.(2000) ++ ["weights"]) == %{}
   end
 end

@@ -18,6 +18,22 @@ defmodule ExTorch.Streaming.MemoryTest do
     def read_body(%{chunks: _}, _), do: {:error, :timeout}
   end
 
+  defmodule FailingSource do
+    @behaviour ExTorch.Source
+    defstruct [:path, :left, :reads]
+    def size(source), do: {:ok, File.stat!(source.path).size}
+
+    def read_at(source, offset, length) do
+      :counters.add(source.left, 1, 1)
+
+      if :counters.get(source.left, 1) > source.reads,
+        do: {:error, :eio},
+        else: {:ok, binary_part(File.read!(source.path), offset, length)}
+    end
+
+    def close(_source), do: :ok
+  end
+
   # Runs the function in a process that is not garbage collected, and asserts that afterwards, while the process still
   # exists, native memory is what it was before.
   defp assert_freed(fun) do
@@ -306,6 +322,14 @@ defmodule ExTorch.Streaming.MemoryTest do
       end)
 
       assert wait_until(fn -> files.() == 0 end)
+
+      # a source that fails while it is opened, and one that fails at the last storages
+      for reads <- [1, 8] do
+        assert_freed(fn ->
+          {:error, %{reason: :io}} =
+            ExTorch.load(%FailingSource{path: path, left: :counters.new(1, []), reads: reads})
+        end)
+      end
     end
   end
 

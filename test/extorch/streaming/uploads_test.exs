@@ -57,6 +57,24 @@ defmodule ExTorch.UploadsTest do
     assert {:ok, _} = UploadWriter.close(state, :cancel)
   end
 
+  test "messages of errors contain no paths of the server" do
+    whole = saved(model(), format: :zip)
+
+    for bytes <- [binary_part(whole, 0, 300), binary_part(whole, 9, 300), flip_bit(whole, 1, 1)] do
+      conn = %Conn{chunks: Enum.to_list(chunks(bytes, [100])) ++ [""], test: self()}
+      assert {:error, %Error{path: nil} = error, _conn} = Body.load(conn)
+      refute Exception.message(error) =~ "/"
+    end
+
+    defmodule BrokenConn do
+      defstruct []
+      def read_body(_conn, _opts), do: {:error, {:enospc, "/var/tmp/plug-1/multipart-2"}}
+    end
+
+    assert {:error, %Error{reason: :io} = error, _conn} = Body.load(struct(BrokenConn))
+    refute Exception.message(error) =~ "/"
+  end
+
   test "the body of an HTTP request" do
     conn = %Conn{chunks: all(model()), test: self()}
     assert {:ok, term, %Conn{chunks: []}} = Body.load(conn)
