@@ -177,6 +177,51 @@ static void streaming_files(void) {
   CHECK(!wrong);
 }
 
+/* The list is one object, and an object that is larger than the list. */
+static void unusual_streams(void) {
+  xt_buffer file = {0};
+  PUT(&file, "\x80\2" ENTRY("data.pkl", OBJECT_SIZE) ".");
+  xt_buffer_text(&file, OBJECT);
+  sample s;
+  CHECK(sample_open(&s, file.data, file.size) != XT_STATUS_ok);
+  sample_free(&s);
+  xt_buffer_free(&file);
+  PUT(&file, "\x80\2(" ENTRY("data.pkl", "1004") "l.(V");
+  xt_buffer_fill(&file, 'x', 999);
+  PUT(&file, "\nt.");
+  for (uint64_t limit = 1004; limit >= 1003; limit--) {
+    xt_limits limits = sample_limits;
+    xt_error error;
+    limits.pickle_bytes = limit;
+    xt_status expected = limit == 1004 ? XT_STATUS_ok : XT_STATUS_limit;
+    sample_open_with(&s, file.data, file.size, &limits, false, 0);
+    expect("a large object", s.status, &s.error, expected, "");
+    sample_free(&s);
+    xt_status got = sample_push(file.data, file.size, 50, &limits, 1 << 20, false, &error);
+    expect("a large object in a stream", got, &error, expected, expected == XT_STATUS_ok ? "" : "pickle_bytes");
+  }
+  xt_buffer_free(&file);
+  CHECK(!wrong);
+}
+
+/* A nested checkpoint whose object is a nested checkpoint. */
+static void nested_in_nested(void) {
+  xt_buffer inner = make_legacy(&valid), middle = {0}, file = {0};
+  PUT(&middle, "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.I1001\n.(d.\x80\3ctorch.storage\n_load_from_bytes\n(B");
+  xt_buffer_le(&middle, inner.size, 4);
+  xt_buffer_put(&middle, inner.data, inner.size);
+  PUT(&middle, "tR.(l.");
+  PUT(&file, "\x80\3ctorch.storage\n_load_from_bytes\n(B");
+  xt_buffer_le(&file, middle.size, 4);
+  xt_buffer_put(&file, middle.data, middle.size);
+  PUT(&file, "tR.");
+  opens("nested in nested", &file, XT_STATUS_corrupt, "inside a nested checkpoint");
+  xt_buffer_free(&inner);
+  xt_buffer_free(&middle);
+  xt_buffer_free(&file);
+  CHECK(!wrong);
+}
+
 /* The storages come first, so all of it is kept; and a record that nobody needs must fit the spool as well. */
 static void spools_of_streams(void) {
   static const char *const lists[] = {"(" ENTRY("data/0", "16") ENTRY("data.pkl", OBJECT_SIZE) "l.",
@@ -213,6 +258,6 @@ static void trees_that_are_too_large(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("sequence", legacy_files, nested_checkpoints_without_memory, streaming_files, spools_of_streams,
-                   trees_that_are_too_large);
+  return RUN_TESTS("sequence", legacy_files, nested_checkpoints_without_memory, nested_in_nested, streaming_files,
+                   unusual_streams, spools_of_streams, trees_that_are_too_large);
 }
