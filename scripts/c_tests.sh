@@ -16,7 +16,7 @@ dir=${C_TESTS_DIR:-build/c/$variant}
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -Ic_src -Itest/c -g -O1 -Wall -Wextra -Werror -pthread ${CFLAGS:-}"
 case $variant in
   asan) compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
-  coverage) compile="$compile -O0 --coverage -fprofile-update=atomic -fprofile-abs-path" ;;
+  coverage) compile="$compile -O0 --coverage -fprofile-abs-path" ;;
 esac
 
 # make recompiles only what has changed; a change of the flags recompiles everything.

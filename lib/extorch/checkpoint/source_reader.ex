@@ -115,6 +115,14 @@ defmodule ExTorch.Checkpoint.SourceReader do
 
       {:error, reason} ->
         {:error, Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")}
+
+      other ->
+        {:error,
+         Error.new(
+           :io,
+           "expected #{inspect(module)}.#{function} to return {:ok, value} or {:error, reason}, " <>
+             "got #{inspect(other, limit: 3)}"
+         )}
     end
   end
 end

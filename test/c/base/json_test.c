@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "failing.h"
 
 static void pulls_values_one_by_one(void) {
   static const char text[] = "{\"shape\": [2, -3], \"name\": \"x\\ty\", \"rest\": []} ";
@@ -35,10 +36,12 @@ static void stays_failed(void) {
   xt_json json;
   xt_json_string string;
   int64_t number;
+  double fraction;
   xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
   CHECK(xt_json_object(&json) && xt_json_key(&json, &string));
   CHECK(!xt_json_integer(&json, &number)); /* it is a string */
   CHECK(!xt_json_text(&json, &string) && !xt_json_key(&json, &string) && !xt_json_peek(&json));
+  CHECK(!xt_json_integer(&json, &number) && !xt_json_double(&json, &fraction) && !xt_json_word(&json, "null"));
   CHECK(xt_json_end(&json, &error) == XT_STATUS_corrupt && error.offset == 6);
 
   xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
@@ -47,4 +50,35 @@ static void stays_failed(void) {
   xt_arena_free(&arena);
 }
 
-int main(void) { return RUN_TESTS("json", pulls_values_one_by_one, stays_failed); }
+/* A number has at most 63 characters. */
+static void refuses_long_numbers(void) {
+  for (size_t size = 63; size <= 64; size++) {
+    char text[64];
+    xt_arena arena = {0};
+    xt_json json;
+    double value;
+    memset(text, '1', size);
+    xt_json_begin(&json, (const uint8_t *)text, size, &arena);
+    CHECK(xt_json_double(&json, &value) == (size == 63));
+    xt_arena_free(&arena);
+  }
+}
+
+static void reports_that_there_is_no_memory(void) {
+  static const char text[] = "\"an \\n escape\"";
+  xt_arena arena = {0};
+  xt_error error;
+  xt_json json;
+  xt_json_string string;
+  xt_json_begin(&json, (const uint8_t *)text, sizeof text - 1, &arena);
+  allocations = 0, fail_at = 0;
+  CHECK(!xt_json_text(&json, &string));
+  fail_at = -1;
+  CHECK(xt_json_end(&json, &error) == XT_STATUS_no_memory);
+  xt_arena_free(&arena);
+}
+
+int main(void) {
+  return RUN_TESTS("json", pulls_values_one_by_one, stays_failed, refuses_long_numbers,
+                   reports_that_there_is_no_memory);
+}

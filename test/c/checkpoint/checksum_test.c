@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core/os/background.h"
+#include "failing.h"
 
 static void keep(void *owner) { atomic_fetch_add((atomic_int *)owner, 1); }
 static void drop(void *owner) { atomic_fetch_sub((atomic_int *)owner, 1); }
@@ -42,4 +43,13 @@ static void agrees_with_libdeflate(void) {
   free(data);
 }
 
-int main(void) { return RUN_TESTS("checksum", agrees_with_libdeflate); }
+static void reports_that_there_is_no_memory(void) {
+  static const uint8_t data[100];
+  atomic_int kept = 0;
+  allocations = 0, fail_at = 0;
+  CHECK(!xt_checksum_new(data, sizeof data, (xt_owner){keep, drop, &kept}));
+  fail_at = -1;
+  CHECK(!atomic_load(&kept));
+}
+
+int main(void) { return RUN_TESTS("checksum", agrees_with_libdeflate, reports_that_there_is_no_memory); }

@@ -32,7 +32,7 @@ static const sample_view views[] = {
 static void make_file(bool damaged) {
   zip_builder zip = {0};
   xt_pickler p;
-  char name[16];
+  char name[32];
   xt_pickler_begin(&p);
   xt_pickler_put_dict(&p);
   xt_pickler_put_mark(&p);
@@ -258,6 +258,29 @@ static void bytes_that_are_missing_are_an_error(void) {
   free(data);
 }
 
+/* The header of a record differs from the directory: of a small, a compressed and a large storage. */
+static void wrong_headers_are_found(void) {
+  size_t size;
+  uint8_t *data = read_whole_file(path, 0, &size);
+  opened o;
+  CHECK(open_file(&o, false) == XT_STATUS_ok);
+  static const char *const keys[] = {"s", "p", "0"};
+  uint64_t headers[3];
+  for (int i = 0; i < 3; i++) headers[i] = xt_checkpoint_find(&o.checkpoint, keys[i], 1)->header;
+  close_file(&o);
+  for (int i = 0; i < 3; i++) {
+    data[headers[i] + 8] ^= 1; /* the method */
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(data, 1, size, file) == size && !fclose(file));
+    CHECK(open_file(&o, false) == XT_STATUS_ok);
+    CHECK(load_all(&o, MIB) == XT_STATUS_corrupt && strstr(o.error.message, "different method"));
+    close_file(&o);
+    data[headers[i] + 8] ^= 1;
+  }
+  free(data);
+  make_file(false);
+}
+
 static bool stop(void *context) { return --*(int *)context < 0; }
 
 static void the_caller_can_stop_a_read(void) {
@@ -283,11 +306,24 @@ static void the_budget_limits_a_load(void) {
   close_file(&o);
 }
 
+/* A range of every record, of which one has a name longer than the buffer of its header. */
+static xt_status read_records(opened *o) {
+  xt_status status = XT_STATUS_ok;
+  uint8_t bytes[4];
+  for (int verify = 0; verify < 2; verify++) {
+    o->reader.verify = verify;
+    for (size_t i = 0; i < o->checkpoint.directory.count && status == XT_STATUS_ok; i++)
+      status = xt_record_reader_range(&o->reader, &o->checkpoint.directory.list[i], 0, 4, bytes, &o->error);
+  }
+  return status;
+}
+
 static xt_status open_and_read(bool verify) {
   opened o;
   xt_status status = open_file(&o, verify);
   if (status == XT_STATUS_ok) status = read_views(&o);
   if (status == XT_STATUS_ok) status = load_all(&o, 16 * MIB);
+  if (status == XT_STATUS_ok) status = read_records(&o);
   if (status != XT_STATUS_ok) CHECK(o.error.message[0]);
   close_file(&o);
   return status;
@@ -319,7 +355,7 @@ static void short_and_interrupted_reads_are_continued(void) {
 }
 
 static void every_failing_allocation_is_an_error(void) {
-  for (long at = 0;; at = next(at)) {
+  for (long at = 0;; at++) {
     allocations = 0, fail_at = at, fail_arenas = true;
     xt_status status = open_and_read(false);
     fail_at = -1, fail_arenas = false;
@@ -338,11 +374,12 @@ int main(int argc, char **argv) {
   large = malloc(LARGE);
   CHECK(large);
   for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
-  for (int i = 0; i < PACKED; i++) packed[i] = (uint8_t)(i * i / 77 + i / 3);
+  for (int i = 0; i < PACKED; i++) packed[i] = (uint8_t)((unsigned)i * (unsigned)i / 77 + (unsigned)i / 3);
   int status = RUN_TESTS("read", views_and_storages_are_read, mapped_files_are_shared, records_are_found_and_read,
-                         a_meta_tensor_has_no_data, damage_is_found, bytes_that_are_missing_are_an_error,
-                         the_caller_can_stop_a_read, the_budget_limits_a_load, every_failing_read_is_an_error,
-                         short_and_interrupted_reads_are_continued, every_failing_allocation_is_an_error);
+                         a_meta_tensor_has_no_data, damage_is_found, wrong_headers_are_found,
+                         bytes_that_are_missing_are_an_error, the_caller_can_stop_a_read, the_budget_limits_a_load,
+                         every_failing_read_is_an_error, short_and_interrupted_reads_are_continued,
+                         every_failing_allocation_is_an_error);
   free(large);
   unlink(path);
   return status;

@@ -164,6 +164,15 @@ static void changed_headers_are_refused(void) {
   CHECK(opens_as(&tar, &sample_limits, false, XT_STATUS_corrupt, "checksum"));
   xt_buffer_free(&tar);
   make_members(&valid, members);
+  /* the member ends after the pickle of a storage */
+  xt_buffer cut = members[0];
+  cut.size = strlen(valid.count) + strlen(valid.storage) + 7;
+  tar = (xt_buffer){0};
+  put_member(&tar, "storages", &cut, '0');
+  put_member(&tar, "tensors", &members[1], '0');
+  put_member(&tar, "pickle", &members[2], '0');
+  CHECK(opens_as(&tar, &sample_limits, false, XT_STATUS_corrupt, "ends too early"));
+  xt_buffer_free(&tar);
   /* a link, a member twice, a member that is missing, and one that is longer than the file */
   for (int i = 0; i < 4; i++) {
     static const char *const messages[] = {"link or directory", "duplicate member", "is missing", "incomplete"};

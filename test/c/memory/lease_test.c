@@ -1,6 +1,7 @@
 #include "core/memory/lease.h"
 
 #include "check.h"
+#include "failing.h"
 
 static char address_a, address_b, object_1, object_2;
 
@@ -19,4 +20,14 @@ static void keeps_several_leases_of_one_address(void) {
   CHECK(!xt_lease_release(&address_a) && xt_lease_release(&address_b) == &object_1);
 }
 
-int main(void) { return RUN_TESTS("lease", keeps_objects_by_address, keeps_several_leases_of_one_address); }
+static void reports_that_there_is_no_memory(void) {
+  allocations = 0, fail_at = 0;
+  CHECK(!xt_lease_keep(&address_a, &object_1));
+  fail_at = -1;
+  CHECK(!xt_lease_release(&address_a));
+}
+
+int main(void) {
+  return RUN_TESTS("lease", keeps_objects_by_address, keeps_several_leases_of_one_address,
+                   reports_that_there_is_no_memory);
+}

@@ -168,6 +168,7 @@ static void survives_every_flipped_bit(void) {
 
 static void reports_failed_allocations(void) {
   static const char text[] = "{\"a\": [1, 2, 3], \"b\": {\"c\": \"\\n\"}}";
+  fail_arenas = true;
   for (fail_at = 0;; fail_at++) {
     xt_arena arena = {0};
     xt_error error;
@@ -180,6 +181,7 @@ static void reports_failed_allocations(void) {
     if (!failed) break;
   }
   fail_at = -1;
+  fail_arenas = false;
 }
 
 int main(void) {

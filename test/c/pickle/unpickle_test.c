@@ -76,6 +76,7 @@ static const refusal refusals[] = {
     /* calls */
     {P("ca\nb\nNR."), C, "arguments are not a tuple", 0, 0},
     {P("ca\nb\n(tN\222."), C, "keyword arguments are not a dict", 0, 0},
+    {P("ca\nb\nN(d\222."), C, "arguments are not a tuple", 0, 0},
     {P("(o"), C, "no class above the mark", 0, 0},
     {P("Nb"), C, "stack underflow", 0, 0},
     {P("NNb"), C, "state set on a value that cannot have one", 0, 0},
@@ -230,6 +231,12 @@ static const char *const readable[][2] = {
     {"cbuiltins\ncomplex\n(F1.5\nI2\ntR.", "complex(1.5, 2)"},
     {"ctorch\ndevice\n(Vcuda\nI1\ntR.", "device(cuda, 1)"},
     {"cbuiltins\nbytearray\n(tR.", "bytearray''"},
+    {"ca\nb\n(tRI1\na.", "<call a.b args () list [1]>"},
+    {"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\n(" STORAGE "I0\n" SIZES
+     "I00\nNtNtR.",
+     "tensor(float32, size (4), stride (1), storage 0 + 0)"},
+    {"ctorch._tensor\n_rebuild_from_type_v2\n(ca\nb\nctorch\nTensor\n(tNtR.",
+     "subclass(<call a.b args ()>, torch.Tensor, None)"},
 };
 
 static void unusual_forms_are_read(void) {
