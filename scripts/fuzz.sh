@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build/fuzz
-targets=${TARGETS:-checkpoint push pickle directory save}
+targets=${TARGETS:-checkpoint push pickle directory view save}
 limits="-max_len=65536 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512"
 export ASAN_OPTIONS=allocator_may_return_null=1:malloc_context_size=8
 

@@ -39,8 +39,9 @@ void *__real_xt_pages_map(size_t size);
 void __real_xt_pages_unmap(void *data, size_t size);
 void __real_xt_pages_unmap_in_slices(void *data, size_t size);
 void *__wrap_xt_pages_map(size_t size) {
-  count_bytes((long long)size);
-  return __real_xt_pages_map(size);
+  void *data = __real_xt_pages_map(size);
+  if (data) count_bytes((long long)size);
+  return data;
 }
 void __wrap_xt_pages_unmap(void *data, size_t size) {
   count_bytes(-(long long)size);
