@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build/fuzz
-targets=${TARGETS:-checkpoint push pickle directory save}
+targets=${TARGETS:-checkpoint push pickle directory view save}
 limits="-max_len=65536 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512"
 export ASAN_OPTIONS=allocator_may_return_null=1:malloc_context_size=8
 
@@ -26,17 +26,18 @@ run() { # run TARGET
     -artifact_prefix="$dir/findings/$1-" "$dir/corpus/$1" "$dir/seeds/$1" "test/c/fuzz/corpus/$1" >"$dir/$1.log" 2>&1
 }
 
-# The corpus in the repository: small inputs that reach, together, all that the larger ones reach. The fixtures are
-# given first, so that nothing is kept that a fixture reaches.
+# The corpus in the repository: small inputs that reach, together, every edge that any input has reached. The fixtures
+# are given first, so that nothing is kept that a fixture reaches. Only edges count, not how often they are taken, which
+# would keep many more inputs.
 merge() { # merge TARGET
   local all=$dir/merged/$1
   rm -rf "$all" "$all.new"
   mkdir -p "$all" "$all.new"
   # shellcheck disable=SC2086
-  "$dir/$1" $limits -merge=1 "$all" "$dir/seeds/$1" >"$dir/$1.merge.log" 2>&1
+  "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$dir/seeds/$1" >"$dir/$1.merge.log" 2>&1
   find "test/c/fuzz/corpus/$1" "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
   # shellcheck disable=SC2086
-  "$dir/$1" $limits -merge=1 "$all" "$all.new" >>"$dir/$1.merge.log" 2>&1
+  "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$all.new" >>"$dir/$1.merge.log" 2>&1
   rm -rf "test/c/fuzz/corpus/$1"
   mkdir "test/c/fuzz/corpus/$1"
   # Every input of the repository has its own contents as name.

@@ -73,6 +73,7 @@ esac
 case $job in
   check | fuzz)
     need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
+    need python3 "Python 3, to make the first inputs" command -v python3
     need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     ;;
   matrix)

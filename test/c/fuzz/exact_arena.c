@@ -1,5 +1,6 @@
 /* An arena for the fuzz targets, linked instead of core/base/arena.c: every piece is a separate allocation of exactly
  * its size, so that the sanitizer reports an access between two pieces. Limits count as in the arena it replaces. */
+#include <sanitizer/lsan_interface.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static struct xt_arena_chunk *take_chunk(void) {
   if (!unused) {
     struct xt_arena_chunk *slab = mmap(NULL, SLAB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (slab == MAP_FAILED) abort();
+    __lsan_register_root_region(slab, SLAB);
     for (size_t i = 0; i < SLAB / sizeof *slab; i++) slab[i].next = unused, unused = &slab[i];
   }
   struct xt_arena_chunk *taken = unused;

@@ -265,8 +265,20 @@ static xt_region **read_records(const xt_checkpoint *c, const xt_record_reader *
   return whole;
 }
 
+/* No two records share bytes. Called after reading, when the offsets of all records are known. */
+static void check_overlap(const xt_checkpoint *c, xt_region *const *whole) {
+  for (size_t i = 0; i < c->rebuild.storage_count && i < MAX_TENSORS; i++)
+    for (size_t k = 0; k < i && whole[i]; k++) {
+      const xt_record *a = c->records[i], *b = c->records[k];
+      if (!whole[k] || a == b || a->data_offset >= XT_INLINE || b->data_offset >= XT_INLINE) continue;
+      REQUIRE(!a->packed || !b->packed || a->data_offset + a->packed <= b->data_offset ||
+              b->data_offset + b->packed <= a->data_offset);
+    }
+}
+
 static void read_all(xt_checkpoint *c, const xt_record_reader *reader, size_t file_size, is_content expected) {
   xt_region **whole = read_records(c, reader, file_size, expected);
+  check_overlap(c, whole);
   read_views(c, reader, whole, file_size);
   read_batch(c, reader, whole, file_size);
   for (size_t i = 0; i < c->rebuild.storage_count; i++) xt_region_drop(whole[i]);

@@ -90,6 +90,11 @@ for field in range(0, 160, 7):
     put("directory", f"tar.{field}", bytes([4, 0, 1, field, 0, 48 + field % 8]))
 for seed in range(24):
     put("save", f"{seed}", bytes((seed * 37 + i * i * 11 + i) % 256 for i in range(20 + 12 * seed)))
+# A rank-2 view of each dtype in each kind of file: columns, rows, strided rows (see view.c).
+for dtype in range(34):
+    for kind in range(4):
+        put("view", f"{dtype}.{kind}", bytes([kind, 8 | dtype % 8, dtype, 2, 0, 7, 1, 4, 5, 255, dtype, 9, 1, 0, 5, 0, 9, 1]))
+        put("view", f"{dtype}.{kind}.all", bytes([kind, 240 | dtype % 16, dtype, 2, 2, 200, 40, 0, 3, 2, 9, 0, 0, 0, 0, 99]))
 
 # The dictionary: the names and signatures in the sources (all literals without spaces), the dtypes, and the opcodes with
 # an argument of zeros.
