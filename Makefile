@@ -3,6 +3,7 @@
 #   make            priv/extorch.so and priv/extorch_torch.so
 #   make demo       a short tour                 make test     the tests
 #   make check      formatting, layers, warnings, static analysis, Dialyzer, sanitizers, a short fuzz run
+#   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
 #   make bench      every script of bench/       make fuzz     the readers under libFuzzer, a minute each
@@ -37,7 +38,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo test check cross fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test check coverage cross fuzz matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
@@ -72,7 +73,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo test check cross fuzz matrix bench clean format
+.PHONY: all example pickle_load help demo test check coverage cross fuzz matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
@@ -133,7 +134,7 @@ MIX = EXTORCH_HEX=$(HEX) $(NX_LIBS) mix
 WARNINGS_AS_ERRORS = $(if $(WERROR),--warnings-as-errors)
 
 # A static pattern rule: make does not search implicit rules for phony targets.
-SETUPS := setup-build setup-test setup-check setup-cross setup-fuzz setup-matrix
+SETUPS := setup-build setup-test setup-check setup-coverage setup-cross setup-fuzz setup-matrix
 .PHONY: $(SETUPS)
 $(SETUPS): setup-%:
 	@scripts/setup.sh $*
@@ -153,6 +154,9 @@ test: setup-test
 
 check: setup-check
 	@scripts/check.sh
+
+coverage: setup-coverage
+	@scripts/coverage.sh
 
 cross: setup-cross
 	@scripts/cross.sh

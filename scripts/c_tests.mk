@@ -4,8 +4,10 @@ CORE := $(wildcard c_src/core/*/*.c)
 OBJECTS := $(CORE:c_src/core/%.c=$(DIR)/core/%.o)
 PROGRAMS := $(TESTS:test/c/%.c=$(DIR)/%)
 , := ,
-# Tests that include failing.h replace the allocation functions.
-WRAPS := $(addprefix -Wl$(,)--wrap=,$(shell grep -o '__wrap_[a-z]*' test/c/failing.h | sort -u | sed 's/__wrap_//'))
+# Tests that include failing.h or faults.h replace the functions that the header wraps. A wrapper is written out, or
+# defined by FAULTY(name, …).
+WRAPPED = $(shell sed -nE 's/.*(__wrap_|FAULTY.)([a-z_]+).*/\2/p' $(addprefix test/c/,$(1)) /dev/null | sort -u)
+WRAPS = $(addprefix -Wl$(,)--wrap=,$(call WRAPPED,$(shell grep -ohE '(failing|faults)\.h' $(1))))
 
 all: $(PROGRAMS)
 $(DIR)/core/%.o: c_src/core/%.c $(DIR)/flags
@@ -13,6 +15,6 @@ $(DIR)/core/%.o: c_src/core/%.c $(DIR)/flags
 	@$(COMPILE) -MMD -MP -c $< -o $@
 $(DIR)/%_test: test/c/%_test.c $(OBJECTS) $(wildcard test/c/*.h)
 	@mkdir -p $(@D)
-	@$(COMPILE) $(if $(shell grep -l '"failing.h"' $<),$(WRAPS)) $< $(OBJECTS) $(LIBS) -lm -o $@
+	@$(COMPILE) $(call WRAPS,$<) $< $(OBJECTS) $(LIBS) -lm -o $@
 -include $(OBJECTS:.o=.d)
 .SECONDARY: $(OBJECTS)

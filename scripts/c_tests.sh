@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds and runs the C tests of c_src/core.
 #
-# usage: c_tests.sh [plain|asan]
+# usage: c_tests.sh [plain|asan|coverage]
 #
-# With asan the tests run under AddressSanitizer and UBSan. Environment:
+# With asan the tests run under AddressSanitizer with LeakSanitizer, and UBSan. Environment:
 #   CC, CFLAGS    the compiler and further options
 #   LIBS          libraries to link (default: -ldeflate)
 #   TESTS         the tests to run (default: test/c/*/*_test.c)
@@ -14,7 +14,10 @@ cd "$(dirname "$0")/.."
 variant=${1:-plain}
 dir=${C_TESTS_DIR:-build/c/$variant}
 compile="${CC:-cc} -std=c11 -D_GNU_SOURCE -Ic_src -Itest/c -g -O1 -Wall -Wextra -Werror -pthread ${CFLAGS:-}"
-[ "$variant" != asan ] || compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all"
+case $variant in
+  asan) compile="$compile -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
+  coverage) compile="$compile -O0 --coverage -fprofile-update=atomic -fprofile-abs-path" ;;
+esac
 
 # make recompiles only what has changed; a change of the flags recompiles everything.
 printf '%s\n' "$compile" >"${TMPDIR:-/tmp}/extorch_c_tests.$$"
@@ -27,7 +30,13 @@ make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/c_tests.mk
 
 # FIXTURES selects some of the checkpoints, one per line, for a slow emulator.
 fixtures=${FIXTURES:-$(find test/fixtures -type f ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)}
-export ASAN_OPTIONS=allocator_may_return_null=1
+export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
+# LeakSanitizer does not work under ptrace and without some permissions: a leak must be reported.
+if [ "$variant" = asan ]; then
+  echo 'int main(int n, char **v) { v[0] = __builtin_malloc(n); v[0] = 0; return 0; }' | ${CC:-cc} -fsanitize=address -O0 -x c - -o "$dir/leak"
+  { ${RUN:-} "$dir/leak" 2>&1 || true; } | grep -q 'detected memory leaks' ||
+    { echo "LeakSanitizer does not find a leak on this machine" >&2; exit 1; }
+fi
 for test in $tests; do
   program=${test#test/c/}
   program=${program%.c}

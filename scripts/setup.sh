@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs what a job of the Makefile needs. Does nothing if everything is there.
 #
-# usage: setup.sh build|test|check|cross|fuzz|matrix
+# usage: setup.sh build|test|check|coverage|cross|fuzz|matrix
 #
 # On Debian and systems based on it, missing packages are installed with apt, as root or with sudo. On other systems the
 # script lists what is missing and fails.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-job=${1:?usage: setup.sh build|test|check|cross|fuzz|matrix}
+job=${1:?usage: setup.sh build|test|check|coverage|cross|fuzz|matrix}
 missing=()  # Debian packages
 wanted=()   # descriptions of the same, for other systems
 
@@ -56,6 +56,11 @@ case $job in
     need cppcheck "cppcheck" command -v cppcheck
     need erlang-dialyzer "OTP's Dialyzer" command -v dialyzer
     need "gcc g++" "gcc's AddressSanitizer" has_asan
+    ;;
+  coverage)
+    need gcc "gcc and gcov" command -v gcov
+    need python3 "Python 3" command -v python3
+    need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     ;;
   cross)
     need make "make" command -v make

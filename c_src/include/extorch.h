@@ -65,7 +65,8 @@ enum { EXTORCH_EXPORT_VERSION = 1 };
 typedef struct {
   uint32_t version;        /* set by extorch_take */
   DLManagedTensor *tensor; /* NULL if the memory cannot be shared; see `error` */
-  bool read_only;          /* the memory is shared with an Erlang binary: do not write to it */
+  bool read_only;          /* the memory is shared with an Erlang binary: do not write to it. While it is false
+                            * and `tensor` lives, to_binary/1 of the tensor copies */
   char error[256];         /* why `tensor` is NULL */
 } extorch_export;
 

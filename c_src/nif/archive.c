@@ -196,7 +196,12 @@ static void *run(void *object) {
 
 /* ---- The calling process ---- */
 
-/* Decodes [{name, tensor}] into j->items. */
+static bool no_memory(xt_error *error) {
+  xt_error_set(error, XT_STATUS_no_memory, "out of memory while saving an archive");
+  return false;
+}
+
+/* Decodes [{name, tensor}] into j->items. Otherwise sets the error, to bad_argument for a term of the wrong type. */
 static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
@@ -207,7 +212,7 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
   error->status = XT_STATUS_bad_argument;
   if (!enif_get_list_length(env, list, &length)) return false;
   j->items.list = calloc(length + 1, sizeof *j->items.list);
-  if (!j->items.list) return false;
+  if (!j->items.list) return no_memory(error);
   while (enif_get_list_cell(env, list, &head, &list)) {
     if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
         !xt_get_tensor(env, pair[1], &resource))
@@ -217,7 +222,7 @@ static bool get_items(ErlNifEnv *env, ERL_NIF_TERM list, job *j, xt_error *error
     j->items.count++;
     item->name = malloc(name.size + 1); /* not NUL-terminated, since it may contain NULs */
     item->name_size = name.size;
-    if (!item->name) return false;
+    if (!item->name) return no_memory(error);
     memcpy(item->name, name.data, name.size);
   }
   return true;
@@ -263,7 +268,7 @@ ERL_NIF_TERM xt_nif_archive_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
   if (!j->env) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while creating an archive");
   j->ref = enif_make_copy(j->env, argv[1]);
   if (j->saves && !get_items(env, argv[0], j, &error))
-    return error.status == XT_STATUS_released ? xt_make_error(env, &error) : enif_make_badarg(env);
+    return error.status == XT_STATUS_bad_argument ? enif_make_badarg(env) : xt_make_error(env, &error);
   return xt_make_result(env, start(env, j, &error), term, &error);
 }
 

@@ -1,5 +1,5 @@
 /* Files that appear completely or not at all (core/os/atomic_file.h), written from Elixir. If the process dies before
- * it commits, the garbage collection of the resource removes the incomplete file. */
+ * it commits, the garbage collection of the resource closes the file. */
 #include "core/os/atomic_file.h"
 
 #include <stdatomic.h>
@@ -34,25 +34,68 @@ static void destroy_resource(ErlNifEnv *env, void *object) {
 
 const ErlNifResourceTypeInit xt_atomic_file_callbacks = {.dtor = destroy_resource};
 
+static ERL_NIF_TERM make_file(ErlNifEnv *env, open_file *open) {
+  file_resource *resource = enif_alloc_resource(xt_atomic_file_type, sizeof *resource);
+  atomic_flag_clear(&resource->busy);
+  resource->open = open;
+  ERL_NIF_TERM term = enif_make_resource(env, resource);
+  enif_release_resource(resource);
+  return term;
+}
+
+static open_file *new_file(void) {
+  open_file *open = calloc(1, sizeof *open);
+  if (open) open->reapable.run = close_file;
+  return open;
+}
+
+static ERL_NIF_TERM no_memory(ErlNifEnv *env) {
+  return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while opening the file");
+}
+
 /* atomic_file_open(path) :: {:ok, file, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[XT_PATH_SIZE];
   xt_error error;
   (void)argc;
   if (!xt_get_path(env, argv[0], path)) return enif_make_badarg(env);
-  open_file *open = calloc(1, sizeof *open);
-  if (!open) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while opening the file");
-  open->reapable.run = close_file;
-  if (xt_atomic_file_open(&open->file, path, &error) != XT_STATUS_ok) {
-    close_file(&open->reapable);
-    return xt_make_error(env, &error);
+  open_file *open = new_file();
+  if (!open) return no_memory(env);
+  if (xt_atomic_file_open(&open->file, path, &error) == XT_STATUS_ok) return xt_make_ok(env, make_file(env, open));
+  close_file(&open->reapable);
+  return xt_make_error(env, &error);
+}
+
+/* atomic_file_open_index(path) :: {:ok, {file, 16 random digits}, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_atomic_file_open_index(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  char path[XT_PATH_SIZE];
+  xt_error error;
+  (void)argc;
+  if (!xt_get_path(env, argv[0], path)) return enif_make_badarg(env);
+  open_file *open = new_file();
+  if (!open) return no_memory(env);
+  if (xt_atomic_file_open_index(&open->file, path, &error) == XT_STATUS_ok) {
+    const char *id = xt_atomic_file_id(&open->file);
+    ERL_NIF_TERM digits = xt_make_text(env, id, strlen(id));
+    return xt_make_ok(env, enif_make_tuple2(env, make_file(env, open), digits));
   }
-  file_resource *resource = enif_alloc_resource(xt_atomic_file_type, sizeof *resource);
-  atomic_flag_clear(&resource->busy);
-  resource->open = open;
-  ERL_NIF_TERM term = enif_make_resource(env, resource);
-  enif_release_resource(resource);
-  return xt_make_ok(env, term);
+  close_file(&open->reapable);
+  return xt_make_error(env, &error);
+}
+
+/* atomic_file_claim(path of a temporary file) :: {:ok, file | nil, 0} | {:error, e}     nil: its writer may be alive */
+ERL_NIF_TERM xt_nif_atomic_file_claim(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  char path[XT_PATH_SIZE];
+  xt_error error;
+  bool claimed;
+  (void)argc;
+  if (!xt_get_path(env, argv[0], path)) return enif_make_badarg(env);
+  open_file *open = new_file();
+  if (!open) return no_memory(env);
+  xt_status status = xt_atomic_file_claim(&open->file, path, &claimed, &error);
+  if (claimed) return xt_make_ok(env, make_file(env, open));
+  close_file(&open->reapable);
+  return xt_make_result(env, status, xt_am_nil, &error);
 }
 
 /* Marks the file as busy; leave must follow. Fails if the file is closed or busy. */
@@ -83,7 +126,19 @@ ERL_NIF_TERM xt_nif_atomic_file_write(ErlNifEnv *env, int argc, const ERL_NIF_TE
   return xt_make_result(env, status, xt_am_ok, &error);
 }
 
-/* atomic_file_close(file, commit?) :: {:ok, :ok, 0} | {:error, e}     without a commit the file is removed */
+/* atomic_file_sync(file) :: {:ok, :ok, 0} | {:error, e}     with its temporary name */
+ERL_NIF_TERM xt_nif_atomic_file_sync(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  file_resource *resource;
+  xt_error error;
+  (void)argc;
+  if (!get_file(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  xt_status status = xt_atomic_file_sync(&resource->open->file, &error);
+  leave(resource);
+  return xt_make_result(env, status, xt_am_ok, &error);
+}
+
+/* atomic_file_close(file, commit?) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   file_resource *resource;
   xt_error error;
@@ -97,4 +152,19 @@ ERL_NIF_TERM xt_nif_atomic_file_close(ErlNifEnv *env, int argc, const ERL_NIF_TE
   leave(resource);
   close_file(&open->reapable);
   return xt_make_result(env, status, xt_am_ok, &error);
+}
+
+/* atomic_file_discard(file) :: {:ok, :ok, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_atomic_file_discard(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  file_resource *resource;
+  xt_error error;
+  (void)argc;
+  if (!get_file(env, argv[0], &resource)) return enif_make_badarg(env);
+  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  open_file *open = resource->open;
+  resource->open = NULL;
+  leave(resource);
+  xt_atomic_file_discard(&open->file);
+  close_file(&open->reapable);
+  return xt_make_ok(env, xt_am_ok);
 }

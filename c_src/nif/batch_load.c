@@ -56,20 +56,21 @@ const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = destroy_batch_lo
 
 /* ---- Begin ---- */
 
-static bool get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self) {
+/* Returns bad_argument, without a message, for a term of the wrong type. */
+static xt_status get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self, xt_error *error) {
   ERL_NIF_TERM head;
   ErlNifUInt64 i;
   unsigned length = (unsigned)limit;
   bool all = term == xt_am_all;
-  if (!all && !enif_get_list_length(env, term, &length)) return false;
+  if (!all && !enif_get_list_length(env, term, &length)) return XT_STATUS_bad_argument;
   self->entries = malloc((length + 1) * sizeof *self->entries);
-  if (!self->entries) return false;
+  if (!self->entries) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   while (all && self->count < limit) self->entries[self->count] = self->count, self->count++;
   while (!all && enif_get_list_cell(env, term, &head, &term)) {
-    if (!enif_get_uint64(env, head, &i) || i >= limit) return false;
+    if (!enif_get_uint64(env, head, &i) || i >= limit) return XT_STATUS_bad_argument;
     self->entries[self->count++] = i;
   }
-  return true;
+  return XT_STATUS_ok;
 }
 
 /* Marks the storages of the entries and sums up the bytes of their tensors. */
@@ -116,8 +117,9 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
-  bool valid = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self);
-  xt_status status = valid ? begin(env, self, resource, verify, &tensor_bytes, &error) : XT_STATUS_ok;
+  xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self, &error);
+  bool valid = status != XT_STATUS_bad_argument;
+  if (status == XT_STATUS_ok) status = begin(env, self, resource, verify, &tensor_bytes, &error);
   if (!self->begun) xt_checkpoint_leave(resource);
   if (!valid) return enif_make_badarg(env);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
@@ -127,6 +129,9 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 /* ---- Steps ---- */
 
+/* After this many tensors, asks whether the caller is alive. */
+enum { STOP_TENSORS = 1024 };
+
 /* Makes the list of all tensors. */
 static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
   ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
@@ -135,8 +140,11 @@ static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TE
   const xt_checkpoint *c = self->load.reader.checkpoint;
   xt_storage_origin origin = {c, NULL, self->load.regions};
   size_t made = 0;
-  for (; made < self->count && status == XT_STATUS_ok; made++)
+  for (; made < self->count && status == XT_STATUS_ok; made++) {
     status = xt_materialize_term(env, &origin, c->index.entries[self->entries[made]].tensor, &terms[made], error);
+    if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1)
+      status = xt_record_reader_check_stop(&self->load.reader, error);
+  }
   if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
   else if (made) xt_release_terms(env, terms, made - 1); /* the last one failed */
   enif_free(terms);

@@ -127,27 +127,41 @@ static xt_status check_span(const xt_foreign *memory, size_t *bytes, xt_error *e
   return XT_STATUS_ok;
 }
 
-/* Checks what LibTorch would only assert. With `probe`, also checks that CPU memory is readable. */
-static xt_status check_foreign(const xt_foreign *memory, bool probe, size_t *span, xt_error *error) {
+/* Checks what LibTorch would only assert. */
+static xt_status check_foreign(const xt_foreign *memory, size_t *span, xt_error *error) {
   const xt_dtype_info *dtype = xt_dtype_get(memory->dtype);
-  size_t bytes = 0;
   uintptr_t end;
   if (dtype->kind == XT_KIND_QUANT)
     return xt_error_set(error, XT_STATUS_unsupported,
                         "%s is quantized and needs a scale; pass the memory with an integer dtype", dtype->name);
-  xt_status status = check_span(memory, &bytes, error);
-  *span = bytes;
-  if (status != XT_STATUS_ok || !bytes) return status;
-  if (__builtin_add_overflow((uintptr_t)memory->data, bytes, &end))
+  xt_status status = check_span(memory, span, error);
+  if (status != XT_STATUS_ok || !*span) return status;
+  if (__builtin_add_overflow((uintptr_t)memory->data, *span, &end))
     return invalid(error, "shape and strides extend past the end of the address space");
   if (!memory->data) return invalid(error, "ptr is null");
-  if (memory->device.type != XT_DEVICE_CPU) return XT_STATUS_ok;
-  if (!xt_dtype_aligned(memory->data, memory->dtype))
+  if (memory->device.type == XT_DEVICE_CPU && !xt_dtype_aligned(memory->data, memory->dtype))
     return xt_error_set(error, XT_STATUS_bad_argument, "ptr is not aligned for %s", dtype->name);
-  if (probe && !xt_address_readable(memory->data, bytes))
-    return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not readable memory of this process",
-                        bytes, memory->data);
   return XT_STATUS_ok;
+}
+
+/* Returns whether the memory is a part of the memory of the tensor that owns the blob. */
+static bool is_own(ErlNifEnv *env, ERL_NIF_TERM info, const xt_foreign *memory, size_t size) {
+  xt_tensor_resource *resource;
+  ERL_NIF_TERM owner;
+  if (!get_field(env, info, xt_am_owner, &owner) || !xt_get_tensor(env, owner, &resource) || !resource->is_blob_owner)
+    return false;
+  const xt_tensor_info *own = &resource->handle->info;
+  uintptr_t start = (uintptr_t)own->storage, from = (uintptr_t)memory->data;
+  return from >= start && from + size <= start + own->storage_bytes;
+}
+
+/* Asks the kernel what is possible with the memory. */
+static xt_status check_access(const xt_foreign *memory, size_t size, bool *read_only, xt_error *error) {
+  xt_access access = xt_address_access(memory->data, size);
+  *read_only = access == XT_ACCESS_READ;
+  if (access != XT_ACCESS_NONE) return XT_STATUS_ok;
+  return xt_error_set(error, XT_STATUS_bad_argument, "the %zu bytes at %p are not readable memory of this process",
+                      size, memory->data);
 }
 
 /* ---- Blob to tensor: ownership ---- */
@@ -155,14 +169,16 @@ static xt_status check_foreign(const xt_foreign *memory, bool probe, size_t *spa
 static void drop_owner(void *tensor) { xt_tensor_drop(tensor); }
 
 /* Sets the owner of the memory. If only the blob has an owner, its handle is enough. In all other cases a pin holds the
- * owner of the blob, if any, and the owner that was given as an option, if any. */
+ * owner of the blob, if any, and the owner that was given as an option, if any. Memory that cannot be written is frozen
+ * by the pin. */
 static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given, xt_foreign *memory, size_t size,
-                           xt_error *error) {
+                           bool read_only, xt_error *error) {
   xt_tensor_resource *resource;
   ERL_NIF_TERM owner;
   xt_status status = XT_STATUS_ok;
   bool has_owner = get_field(env, info, xt_am_owner, &owner);
-  if (has_owner && given == xt_am_nil && xt_get_tensor(env, owner, &resource) && resource->is_blob_owner) {
+  if (has_owner && given == xt_am_nil && !read_only && xt_get_tensor(env, owner, &resource) &&
+      resource->is_blob_owner) {
     memory->owner = xt_tensor_keep(resource->handle);
     memory->release = drop_owner;
     memory->light = true;
@@ -176,6 +192,7 @@ static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given
     xt_pin_release(pin);
     return status;
   }
+  if (read_only && pin->frozen.start == pin->frozen.end) xt_frozen_add(&pin->frozen, memory->data, size);
   memory->owner = pin;
   memory->release = xt_pin_release;
   return XT_STATUS_ok;
@@ -188,12 +205,17 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_tensor *tensor = NULL;
   xt_error error;
   size_t size = 0;
-  bool validate;
-  (void)argc;
+  bool validate, read_only = false;
   if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate)) return enif_make_badarg(env);
   xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &error);
-  if (status == XT_STATUS_ok) status = check_foreign(&memory, validate, &size, &error);
-  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, size, &error);
+  if (status == XT_STATUS_ok) status = check_foreign(&memory, &size, &error);
+  if (status == XT_STATUS_ok && validate && size && memory.device.type == XT_DEVICE_CPU &&
+      !is_own(env, argv[0], &memory, size)) {
+    if (enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER)
+      return enif_schedule_nif(env, "blob_from_blob", XT_DIRTY_IO, xt_nif_blob_from_blob, argc, argv);
+    status = check_access(&memory, size, &read_only, &error);
+  }
+  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, size, read_only, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
   return xt_make_tensor_result(env, status, tensor, &error);
 }

@@ -72,6 +72,8 @@ xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNi
   return (xt_record_reader){.checkpoint = &handle->checkpoint,
                             .file = &handle->file,
                             .memory = handle->checkpoint.unpacked ? handle->checkpoint.memory : handle->memory,
+                            /* an operator on a tensor must not change what the next call reads */
+                            .copies = handle->checkpoint.unpacked,
                             .verify = verify,
                             .stop = caller_is_dead,
                             .context = env};

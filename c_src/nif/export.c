@@ -7,15 +7,18 @@
 #include "include/extorch.h"
 #include "nif/tensor.h"
 
-/* One allocation: the exported struct, a reference to the handle, and the arrays of shape and strides. */
+/* One allocation: the exported struct, a reference to the handle, and the arrays of shape and strides. The importer may
+ * write to the memory until it calls the deleter, so binaries made in the meantime are copies. */
 typedef struct {
   DLManagedTensor managed; /* must be first: the deleter receives its address */
   xt_tensor *handle;
+  xt_frozen lent; /* the memory, unless it is read-only */
   int64_t dims[]; /* ndim sizes, then ndim strides */
 } exported;
 
 static void delete_exported(DLManagedTensor *managed) {
   exported *self = (exported *)managed;
+  xt_frozen_remove(&self->lent);
   xt_tensor_drop(self->handle);
   free(self);
 }
@@ -57,7 +60,7 @@ static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error 
   };
   for (int d = 0; d < info->ndim; d++) self->dims[d] = info->sizes[d], self->dims[info->ndim + d] = info->strides[d];
   out->tensor = &self->managed;
-  out->read_only = xt_frozen_overlaps(info->data, info->span);
+  out->read_only = !xt_frozen_write(&self->lent, info->data, info->span, true);
   return XT_STATUS_ok;
 }
 

@@ -1,7 +1,12 @@
 #include "nif/frozen_binary.h"
 
+#include "core/os/clock.h"
 #include "nif/pin.h"
 #include "nif/table.h"
+#include "nif/term.h"
+
+/* How long a call waits for the end of another call that writes to the memory. */
+enum { WAIT_MS = 1000 };
 
 /* The resource of a binary. */
 typedef struct {
@@ -19,12 +24,25 @@ static void destroy_binary(ErlNifEnv *env, void *object) {
 
 const ErlNifResourceTypeInit xt_frozen_binary_callbacks = {.dtor = destroy_binary};
 
+/* Returns whether nothing writes to the memory, which is frozen: nothing can begin to write either. Waits for calls
+ * that are writing, except on a normal scheduler. A writer waits for nobody, so there is no deadlock. */
+static bool is_still(const void *data, size_t size) {
+  bool may_wait = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  xt_writers writers = xt_frozen_writers(data, size);
+  for (int ms = 0; may_wait && writers == XT_WRITERS_CALL && ms < WAIT_MS; ms++) {
+    xt_clock_sleep_us(1000);
+    writers = xt_frozen_writers(data, size);
+  }
+  return writers == XT_WRITERS_NONE;
+}
+
 ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
                                    void (*release)(void *owner)) {
   binary_resource *resource = enif_alloc_resource(xt_frozen_binary_type, sizeof *resource);
   *resource = (binary_resource){.owner = owner, .release = release};
   xt_frozen_add(&resource->frozen, data, size);
-  ERL_NIF_TERM binary = enif_make_resource_binary(env, resource, data, size);
+  ERL_NIF_TERM binary =
+      is_still(data, size) ? enif_make_resource_binary(env, resource, data, size) : xt_make_text(env, data, size);
   enif_release_resource(resource);
   return binary;
 }

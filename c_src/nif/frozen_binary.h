@@ -7,11 +7,14 @@
 #include "core/memory/region.h"
 
 /* Creates a binary over memory that the owner keeps. `release` is called once, on any thread, when the binary is freed.
- */
+ *
+ * The values of a binary never change. If a call is writing to the memory, this waits for its end on a dirty scheduler.
+ * The binary is a copy if it cannot wait, if the call takes longer than a second, or if the memory is lent to another
+ * library. Returns nil if there is no memory for the copy. */
 ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
                                    void (*release)(void *owner));
 
-/* Creates a binary over a part of a region, which is frozen while the binary lives. Takes ownership of the reference to
+/* Same as xt_make_frozen_binary, for a part of a region. Takes ownership of the reference to
  * the region. */
 ERL_NIF_TERM xt_make_region_binary(ErlNifEnv *env, xt_region *region, const void *data, size_t size);
 

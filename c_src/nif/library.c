@@ -38,8 +38,8 @@ static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
 }
 
 /* Called when the module is loaded again while its old code exists. Tensors belong to the copy of the library that
- * created them, so the new module takes over only if it has the same copy. A library file that was replaced on disk is
- * another copy, and is refused. */
+ * created them, so the new module takes over only if it has the same copy. A library with the same path is the same copy
+ * even if the file was replaced; one with another path is not, and is refused. */
 static int upgrade(ErlNifEnv *env, void **priv_data, void **old_priv_data, ERL_NIF_TERM load_info) {
   (void)load_info;
   if (*old_priv_data != &instance) return 1;

@@ -30,7 +30,10 @@ static const xt_torch_host host = {
     .alloc = xt_memory_alloc,
     .free = xt_memory_free,
     .alloc_status = alloc_status,
-    .is_frozen = xt_frozen_overlaps,
+    .write = xt_frozen_write,
+    .freeze = xt_frozen_add,
+    .unfreeze = xt_frozen_remove,
+    .writers = xt_frozen_writers,
     .tensor_count = count_tensors,
     .arena_alloc = xt_arena_alloc,
 };

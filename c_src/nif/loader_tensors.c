@@ -16,6 +16,9 @@ enum {
   STORAGE_COST = 2 * sizeof(size_t) + sizeof(bool),
 };
 
+/* After this many tensors, asks whether the caller is alive. */
+enum { STOP_TENSORS = 1024 };
+
 typedef void storage_callback(xt_loader *loader, size_t entry, uint32_t storage);
 
 /* Calls the function for every storage whose bytes the entry needs. */
@@ -105,6 +108,8 @@ static xt_status make_entry(xt_loader *loader, size_t i, xt_ready_tensors *out, 
   const xt_checkpoint *c = loader->push.checkpoint;
   xt_storage_origin origin = {c, NULL, loader->push.regions};
   ERL_NIF_TERM term;
+  if (out->count % STOP_TENSORS == STOP_TENSORS - 1 && !enif_is_current_process_alive(out->env))
+    return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
   xt_status status = xt_materialize_term(out->env, &origin, c->index.entries[i].tensor, &term, error);
   if (status != XT_STATUS_ok) {
     error->collect = false; /* the state has changed already, so the call cannot be repeated */

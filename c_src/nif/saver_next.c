@@ -36,6 +36,7 @@ static xt_status flush_shared(iodata_sink *sink, xt_error *error) {
   xt_region *region = new_region(sink);
   if (!region) return xt_save_job_no_memory(error);
   ERL_NIF_TERM binary = xt_make_region_binary(sink->env, region, sink->from, sink->size);
+  if (binary == xt_am_nil) return xt_save_job_no_memory(error);
   sink->list = enif_make_list_cell(sink->env, binary, sink->list);
   sink->size = 0;
   return XT_STATUS_ok;

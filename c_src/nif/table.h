@@ -70,8 +70,15 @@
   X(saver_step, 2, XT_DIRTY_IO)               \
   X(saver_next, 2, XT_NORMAL)                 \
   X(atomic_file_open, 1, XT_DIRTY_IO)         \
+  X(atomic_file_open_index, 1, XT_DIRTY_IO)   \
+  X(atomic_file_claim, 1, XT_DIRTY_IO)        \
   X(atomic_file_write, 2, XT_DIRTY_IO)        \
+  X(atomic_file_sync, 1, XT_DIRTY_IO)         \
   X(atomic_file_close, 2, XT_DIRTY_IO)        \
+  X(atomic_file_discard, 1, XT_DIRTY_IO)      \
+  X(directory_lock, 1, XT_DIRTY_IO)           \
+  X(directory_unlock, 1, XT_DIRTY_IO)         \
+  X(directory_list, 3, XT_DIRTY_IO)           \
   X(archive_start, 4, XT_DIRTY_CPU)           \
   X(archive_answer, 2, XT_NORMAL)             \
   X(archive_result, 1, XT_DIRTY_CPU)
@@ -91,6 +98,7 @@ XT_NIFS(XT_DECLARE_NIF)
   X(loader)             \
   X(saver)              \
   X(atomic_file)        \
+  X(directory)          \
   X(archive)            \
   X(collection)         \
   X(collection_marker)

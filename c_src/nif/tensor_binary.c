@@ -111,10 +111,18 @@ static ERL_NIF_TERM make_binary(ErlNifEnv *env, xt_tensor *handle) {
   const xt_tensor_info *info = &handle->info;
   if (!info->span) {
     xt_tensor_drop(handle);
-    return xt_make_text(env, "", 0);
+    return xt_make_ok(env, xt_make_text(env, "", 0));
   }
   /* The binary has its own reference to the handle, so the memory outlives release/1. */
-  return xt_make_frozen_binary(env, info->data, info->span, handle, release_handle);
+  ERL_NIF_TERM binary = xt_make_frozen_binary(env, info->data, info->span, handle, release_handle);
+  if (binary == xt_am_nil) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while copying the tensor");
+  return xt_make_ok(env, binary);
+}
+
+/* Whether the binary can be made in microseconds: nothing has to be copied, and no call has to be waited for. */
+static bool is_ready(const xt_tensor_info *info) {
+  return info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU &&
+         xt_frozen_writers(info->data, info->span) == XT_WRITERS_NONE;
 }
 
 static xt_status copy_plain(const xt_tensor *handle, xt_tensor **out, xt_error *error) {
@@ -133,14 +141,13 @@ ERL_NIF_TERM xt_nif_tensor_to_binary(ErlNifEnv *env, int argc, const ERL_NIF_TER
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_take(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   const xt_tensor_info *info = &handle->info;
-  if (info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU)
-    return xt_make_ok(env, make_binary(env, handle));
-  if (on_normal_scheduler()) {
+  if (on_normal_scheduler() && !is_ready(info)) {
     xt_tensor_drop(handle);
     return enif_schedule_nif(env, "tensor_to_binary", XT_DIRTY_CPU, xt_nif_tensor_to_binary, argc, argv);
   }
+  if (info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU) return make_binary(env, handle);
   xt_status status = copy_plain(handle, &copy, &error);
   if (status == XT_STATUS_ok && (status = xt_tensor_check_memory(handle, &error)) != XT_STATUS_ok) xt_tensor_drop(copy);
   xt_tensor_drop(handle);
-  return status == XT_STATUS_ok ? xt_make_ok(env, make_binary(env, copy)) : xt_make_error(env, &error);
+  return status == XT_STATUS_ok ? make_binary(env, copy) : xt_make_error(env, &error);
 }

@@ -268,8 +268,11 @@ xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t 
     const auto &handle = resolved.first;
     const auto &schema = handle.schema();
     auto &stack = resolved.second;
-    writes = prepare_writes(handle, stack);
-    handle.callBoxed(&stack);
+    {
+      Writes registered;
+      writes = registered.prepare(handle, stack);
+      handle.callBoxed(&stack);
+    }
     Results results{arena, {}};
     *count = stack.size();
     *values = results.alloc<xt_value>(stack.size());

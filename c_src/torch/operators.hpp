@@ -4,6 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <forward_list>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,24 @@ std::string describe_value(const xt_value &value);
 
 /* ---- writes.cpp ---- */
 
-/* Prepares the arguments that the operator writes to, and returns whether there are any. Fails if one of them is
- * frozen. The others are replaced by shallow copies: an operator that changes sizes or strides in place (t_, squeeze_,
- * resize_) then changes the copy, which it returns, and not a tensor that others use. */
-bool prepare_writes(const c10::OperatorHandle &op, Stack &stack);
+/* The memory that an operator may write. It is registered (core/memory/frozen.h) until the object is destroyed, so that
+ * a binary made during the call does not share it. */
+class Writes {
+public:
+  Writes() = default;
+  Writes(const Writes &) = delete;
+  ~Writes();
+
+  /* Prepares the arguments that the operator writes to, and returns whether there are any. Fails if one of them is
+   * frozen. The others are replaced by shallow copies: an operator that changes sizes or strides in place (t_,
+   * squeeze_, resize_) then changes the copy, which it returns, and not a tensor that others use. */
+  bool prepare(const c10::OperatorHandle &op, Stack &stack);
+
+private:
+  bool add(const at::Tensor &tensor, bool can_grow);
+  void check(const at::Tensor &tensor, const c10::FunctionSchema &schema, const std::string &parameter, bool can_grow);
+  std::forward_list<xt_frozen> ranges; /* at fixed addresses */
+};
 
 /* ---- operators.cpp ---- */
 

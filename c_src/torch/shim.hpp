@@ -100,6 +100,29 @@ xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error
 xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
 xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
 
+/* ---- parts.cpp ---- */
+
+bool has_parts(const at::Tensor &tensor);
+
+/* Freezes the parts of a sparse or quantized tensor, then checks the indices. Fails if another call is writing to them.
+ */
+class FrozenParts {
+public:
+  explicit FrozenParts(const at::Tensor &tensor);
+  FrozenParts(const FrozenParts &) = delete;
+  ~FrozenParts() { release(); }
+
+private:
+  void release();
+  xt_frozen ranges[2] = {};
+};
+
+bool is_sparse(at::Layout layout);
+
+/* Returns a sparse tensor with the same values and a copy of the indices: operators such as transpose_ change them in
+ * place. */
+at::Tensor with_own_indices(const at::Tensor &tensor);
+
 /* ---- devices.cpp ---- */
 
 /* Fails if the device is not available. */

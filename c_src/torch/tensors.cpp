@@ -6,6 +6,7 @@ namespace {
 
 struct Handle : xt_tensor {
   at::Tensor tensor;
+  std::unique_ptr<FrozenParts> parts; /* freed before the tensor, whose memory they are */
 };
 
 } // namespace
@@ -83,10 +84,12 @@ xt_tensor_info describe(const at::Tensor &tensor) {
 xt_tensor *wrap(at::Tensor tensor) {
   if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
   xt_tensor_info info = describe(tensor);
+  std::unique_ptr<FrozenParts> parts(has_parts(tensor) ? new FrozenParts(tensor) : nullptr);
   auto *handle = new Handle();
   handle->reapable.run = destroy;
   handle->references = 1;
   handle->info = info;
+  handle->parts = std::move(parts);
   handle->tensor = std::move(tensor); /* same TensorImpl, so the pointers in info stay valid */
   host->tensor_count(+1);
   return handle;

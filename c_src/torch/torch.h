@@ -17,6 +17,7 @@
 #include "core/base/arena.h"
 #include "core/base/dtype.h"
 #include "core/base/error.h"
+#include "core/memory/frozen.h"
 #include "core/memory/reaper.h"
 #include "torch/value.h"
 
@@ -118,7 +119,10 @@ typedef struct {
   void *(*alloc)(size_t size); /* tensor memory, counted against the budget */
   void (*free)(void *block);
   xt_status (*alloc_status)(void); /* why the last `alloc` of this thread failed (limit or no_memory); resets to ok */
-  bool (*is_frozen)(const void *data, size_t size);
+  bool (*write)(xt_frozen *node, const void *data, size_t size, bool lent); /* xt_frozen_write */
+  void (*freeze)(xt_frozen *node, const void *data, size_t size);           /* xt_frozen_add */
+  void (*unfreeze)(xt_frozen *node);                                        /* xt_frozen_remove */
+  xt_writers (*writers)(const void *data, size_t size);                     /* xt_frozen_writers */
   void (*tensor_count)(int delta);
   void *(*arena_alloc)(xt_arena *arena, size_t count, size_t size);
 } xt_torch_host;

@@ -12,9 +12,16 @@ defmodule ExTorch.Config do
   | key | default | meaning |
   |---|---|---|
   | `:num_threads` | LibTorch's default | the number of threads within one operator; each dirty CPU scheduler that runs an operator may use this many |
-  | `:budget` | 90 % of the memory of the machine or container, whichever is less | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
+  | `:budget` | 90 % of the memory that is available when ExTorch is loaded (see below) | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
+
+  The default budget is 90 % of the least of: the available memory of the machine (`MemAvailable` of Linux), and for the
+  control group of the node and each of its parents (containers, systemd units; version 1 or 2) its limit minus what it
+  uses, where file cache counts as free. On systems without `/proc` there is no default: set `:budget`. It is computed
+  once. `ExTorch.Memory.set_budget/1` changes the budget of a running node.
   """
+
+  @default_key {__MODULE__, :default_budget}
 
   @doc "Returns the configured budget of native bytes."
   @spec budget() :: non_neg_integer() | :infinity
@@ -24,19 +31,17 @@ defmodule ExTorch.Config do
   @spec collect_after() :: pos_integer()
   def collect_after, do: Application.get_env(:extorch, :collect_after, 256 * 1024 * 1024)
 
+  # Computed once: tensors that live when the library is loaded again have not become unavailable memory.
   defp default_budget do
-    case for({:ok, bytes} <- [ExTorch.Meminfo.fetch("MemTotal"), container_memory()], do: bytes) do
-      [] -> :infinity
-      limits -> div(Enum.min(limits) * 9, 10)
-    end
-  end
+    with nil <- :persistent_term.get(@default_key, nil) do
+      budget =
+        case ExTorch.Meminfo.available() do
+          {:ok, bytes} -> div(bytes * 9, 10)
+          :error -> :infinity
+        end
 
-  defp container_memory do
-    with {:ok, text} <- File.read("/sys/fs/cgroup/memory.max"),
-         {bytes, _} <- Integer.parse(text) do
-      {:ok, bytes}
-    else
-      _ -> :error
+      :persistent_term.put(@default_key, budget)
+      budget
     end
   end
 end

@@ -14,6 +14,7 @@ defmodule ExTorch.Native do
   @on_load :load
   @reason_key {__MODULE__, :reason}
   @digest_key {__MODULE__, :digest}
+  @changed "the native library has changed on disk, but this node runs the earlier one; restart the node to use it"
 
   @type result(value) ::
           {:ok, value, non_neg_integer()}
@@ -21,27 +22,29 @@ defmodule ExTorch.Native do
           | {:error, ExTorch.Error.t()}
 
   # If a library cannot be loaded, the module is loaded all the same, and every call raises :not_loaded with the reason: a
-  # node can start, and says what is missing. If the module is loaded again, it takes over the library that is running.
+  # node can start, and says what is missing. If the module is loaded again, it takes over the library that is running,
+  # also if the file has changed: the operating system returns the library that it has loaded from this path, and a module
+  # that refused it would be gone once its old code is purged.
   @doc false
   def load do
     dir = :code.priv_dir(:extorch) |> priv_dir()
     threads = Application.get_env(:extorch, :num_threads, 0)
-
     digest = digest(dir)
+    running = :persistent_term.get(@digest_key, digest)
+    if running != digest, do: Logger.warning("ExTorch: #{@changed}")
 
-    with :ok <- check_running(digest),
-         :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
-         :persistent_term.put(@digest_key, digest),
+    with :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
+         :persistent_term.put(@digest_key, running),
          {:ok, libraries, 0} <- native_load(Path.join(dir, "extorch_torch.so"), threads) do
       :persistent_term.erase(@reason_key)
       memory_set_budget(ExTorch.Config.budget())
       warn_about_several(libraries)
     else
-      {:error, :changed} ->
-        {:error, {:extorch, "the native library has changed; restart the node to use it"}}
-
       {:error, %{message: message}} ->
         :persistent_term.put(@reason_key, message)
+
+      {:error, {_, text}} when running != digest ->
+        :persistent_term.put(@reason_key, "#{@changed} (#{text})")
 
       {:error, {_, text}} ->
         :persistent_term.put(@reason_key, not_loaded_message(text))
@@ -50,11 +53,6 @@ defmodule ExTorch.Native do
 
   defp not_loaded_message(text) do
     "cannot load the native library of ExTorch: #{text}. Build it again: mix deps.compile extorch --force"
-  end
-
-  # The operating system would give the new module the library that is loaded already, even if the file has changed.
-  defp check_running(digest) do
-    if :persistent_term.get(@digest_key, digest) == digest, do: :ok, else: {:error, :changed}
   end
 
   defp digest(dir) do
@@ -310,11 +308,34 @@ defmodule ExTorch.Native do
   @spec atomic_file_open(binary()) :: result(reference())
   def atomic_file_open(_path), do: :erlang.nif_error(not_loaded())
 
+  @spec atomic_file_open_index(binary()) :: result({reference(), String.t()})
+  def atomic_file_open_index(_path), do: :erlang.nif_error(not_loaded())
+
+  @spec atomic_file_claim(binary()) :: result(reference() | nil)
+  def atomic_file_claim(_path), do: :erlang.nif_error(not_loaded())
+
   @spec atomic_file_write(reference(), binary()) :: result(:ok)
   def atomic_file_write(_file, _data), do: :erlang.nif_error(not_loaded())
 
+  @spec atomic_file_sync(reference()) :: result(:ok)
+  def atomic_file_sync(_file), do: :erlang.nif_error(not_loaded())
+
   @spec atomic_file_close(reference(), boolean()) :: result(:ok)
   def atomic_file_close(_file, _commit), do: :erlang.nif_error(not_loaded())
+
+  @spec atomic_file_discard(reference()) :: result(:ok)
+  def atomic_file_discard(_file), do: :erlang.nif_error(not_loaded())
+
+  # ---- Directories ----
+
+  @spec directory_lock(binary()) :: result(reference() | nil)
+  def directory_lock(_path), do: :erlang.nif_error(not_loaded())
+
+  @spec directory_unlock(reference()) :: result(:ok)
+  def directory_unlock(_lock), do: :erlang.nif_error(not_loaded())
+
+  @spec directory_list(binary(), binary(), binary()) :: result([binary()])
+  def directory_list(_path, _prefix, _suffix), do: :erlang.nif_error(not_loaded())
 
   # ---- LibTorch's own archives ----
 

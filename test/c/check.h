@@ -3,14 +3,18 @@
  *   static void empty(void) { CHECK(…); }
  *   int main(void) { return RUN_TESTS("arena", empty, grows); }
  *
- * The first failed CHECK ends the program with status 1. The last line that a program prints is its summary,
- * "arena: 2 passed, 0 failed". */
+ * The first failed CHECK ends the program with status 1, and so does a program that ends with native memory, mappings
+ * or file descriptors that it did not start with. The last line that a program prints is its summary, "arena: 2 passed,
+ * 0 failed". */
 #ifndef XT_TEST_CHECK_H
 #define XT_TEST_CHECK_H
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include "core/memory/memory.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
@@ -32,25 +36,36 @@ static inline _Noreturn void check_failed(const char *file, int line, const char
   exit(1);
 }
 
-static inline int print_summary(void) {
+/* Returns the descriptor that the next open would get. */
+static inline int next_descriptor(void) {
+  int descriptor = dup(STDOUT_FILENO);
+  close(descriptor);
+  return descriptor;
+}
+
+static inline int finish_tests(int first_descriptor) {
+  CHECK(atomic_load(&xt_memory_live.bytes) == 0 && atomic_load(&xt_memory_live.mapped) == 0);
+  CHECK(next_descriptor() == first_descriptor);
   printf("%s: %zu passed, 0 failed\n", check_program, check_passed);
   return 0;
 }
 
 static inline int run_tests(const char *name, void (*const *tests)(void), size_t count) {
+  int descriptor = next_descriptor();
   check_program = name;
   for (; check_passed < count; check_passed++) tests[check_passed]();
-  return print_summary();
+  return finish_tests(descriptor);
 }
 
 /* Runs one test for each path. EXTORCH_SHOW=1 prints each path first. */
 static inline int run_test_for_each(const char *name, void (*test)(const char *path), int count, char **paths) {
+  int descriptor = next_descriptor();
   check_program = name;
   for (int i = 0; i < count; i++, check_passed++) {
     if (getenv("EXTORCH_SHOW")) fprintf(stderr, "%s\n", paths[i]);
     test(paths[i]);
   }
-  return print_summary();
+  return finish_tests(descriptor);
 }
 
 /* The contents of a file in memory with room for `extra` more bytes. The caller frees it. */

@@ -136,22 +136,80 @@ defmodule ExTorch.NativeTest do
       System.cmd("elixir", ["-pa", Path.join(app, "ebin"), "-e", script], stderr_to_stdout: true)
     end
 
-    test "a library that was replaced is refused, and the running one stays", %{tmp_dir: dir} do
+    test "a library that was replaced is used after a restart, and the running one stays", %{
+      tmp_dir: dir
+    } do
       app = copy(dir)
 
       {output, 0} =
         elixir(app, """
         t = ExTorch.tensor([1, 2])
+        check = fn -> [2, 3] = ExTorch.Tensor.to_list(ExTorch.add(t, 1)) end
         File.write!("#{app}/priv/new.so", [File.read!("#{app}/priv/extorch.so"), 0])
         File.rename!("#{app}/priv/new.so", "#{app}/priv/extorch.so")
-        {:error, :on_load_failure} = :code.load_file(ExTorch.Native)
-        IO.inspect(ExTorch.Tensor.to_list(ExTorch.add(t, 1)))
+
+        for _ <- 1..3 do
+          {:module, _} = :code.load_file(ExTorch.Native)
+          check.()
+          :code.purge(ExTorch.Native)
+          check.()
+          # as Mix does before it compiles a module again
+          :code.purge(ExTorch.Native)
+          :code.delete(ExTorch.Native)
+          check.()
+          :code.purge(ExTorch.Native)
+          check.()
+        end
+
+        IO.puts("still works")
         # the warning is logged by another process
         Process.sleep(500)
         """)
 
       assert output =~ "restart the node"
-      assert output =~ "[2, 3]"
+      assert output =~ "still works"
+    end
+
+    # A file that is no library any more stands for a new version with other functions: it cannot be taken over.
+    test "a module that does not fit the running library says so in every call", %{tmp_dir: dir} do
+      app = copy(dir)
+
+      {output, 0} =
+        elixir(app, """
+        t = ExTorch.tensor([1, 2])
+        File.write!("#{app}/priv/new.so", "not a library")
+        File.rename!("#{app}/priv/new.so", "#{app}/priv/extorch.so")
+
+        # the module of another version: it has only some of the functions
+        {:ok, {_, [abstract_code: {_, forms}]}} =
+          :beam_lib.chunks(~c"#{app}/ebin/Elixir.ExTorch.Native.beam", [:abstract_code])
+
+        forms =
+          for form <- forms,
+              not match?({:function, _, :manual_seed, _, _}, form),
+              not match?({:attribute, _, :spec, {{:manual_seed, _}, _}}, form) do
+            case form do
+              {:attribute, line, :export, list} -> {:attribute, line, :export, list -- [manual_seed: 1]}
+              other -> other
+            end
+          end
+
+        {:ok, module, beam} = :compile.forms(forms, [:return_errors])
+        {:module, ^module} = :code.load_binary(module, ~c"#{app}/ebin/Elixir.ExTorch.Native.beam", beam)
+        :code.purge(module)
+
+        for fun <- [fn -> ExTorch.tensor([1]) end, fn -> ExTorch.add(t, 1) end, fn -> ExTorch.Memory.live() end] do
+          try do
+            fun.()
+          rescue
+            e in ExTorch.Error -> IO.puts("rescued \#{e.reason}: \#{e.message}")
+          end
+        end
+        """)
+
+      rescued = output |> String.split("\n") |> Enum.filter(&(&1 =~ "rescued not_loaded: "))
+      assert length(rescued) == 3, output
+      assert Enum.all?(rescued, &(&1 =~ "restart the node"))
     end
 
     for {name, file} <- [{"the library", "extorch.so"}, {"LibTorch", "extorch_torch.so"}] do

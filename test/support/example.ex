@@ -13,4 +13,5 @@ defmodule ExTorch.Test.Example do
   def take(_tensor), do: :erlang.nif_error(:not_loaded)
   def describe(_kept), do: :erlang.nif_error(:not_loaded)
   def memory(_pid, _id), do: :erlang.nif_error(:not_loaded)
+  def pages(_kind), do: :erlang.nif_error(:not_loaded)
 end

@@ -1,6 +1,8 @@
 /* A third-party NIF library that uses include/extorch.h. It keeps tensors of ExTorch, and it owns memory and sends a
  * message when that memory is freed. */
 #include <erl_nif.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "include/extorch.h"
 
@@ -88,6 +90,17 @@ static ERL_NIF_TERM new_memory(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   return enif_make_tuple2(env, term, enif_make_uint64(env, (uintptr_t)self->data));
 }
 
+/* pages(atom) :: address of three pages that belong to nobody: all :readable, or with a :hole in the middle */
+static ERL_NIF_TERM new_pages(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  (void)argc;
+  if (pages == MAP_FAILED) return enif_make_badarg(env);
+  if (enif_is_identical(argv[0], enif_make_atom(env, "hole"))) mprotect(pages + page, page, PROT_NONE);
+  else mprotect(pages, 3 * page, PROT_READ);
+  return enif_make_uint64(env, (uintptr_t)pages);
+}
+
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM info) {
   ErlNifResourceTypeInit keeps = {.dtor = destroy_kept}, owns = {.dtor = destroy_memory};
   (void)priv_data, (void)info;
@@ -96,5 +109,6 @@ static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM info) {
   return !kept_type || !memory_type;
 }
 
-static ErlNifFunc table[] = {{"take", 1, take, 0}, {"describe", 1, describe, 0}, {"memory", 2, new_memory, 0}};
+static ErlNifFunc table[] = {
+    {"take", 1, take, 0}, {"describe", 1, describe, 0}, {"memory", 2, new_memory, 0}, {"pages", 1, new_pages, 0}};
 ERL_NIF_INIT(Elixir.ExTorch.Test.Example, table, load, NULL, NULL, NULL)

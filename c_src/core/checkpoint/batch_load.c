@@ -1,6 +1,5 @@
 #include "core/checkpoint/batch_load.h"
 
-#include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 enum {
   SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
   PIECE = 4 << 20,         /* bytes of a large storage between two checks of the budget */
-  CRC_PIECE = 256 << 10,   /* fits into the CPU cache */
   AHEAD = 64 << 20,        /* memory that is prefaulted before it is read into */
   MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
   MIN_CPUS = 2             /* for the reader and the background thread */
@@ -62,10 +60,19 @@ static bool is_aligned(const xt_batch_load *l, uint32_t storage, const uint8_t *
   return (uintptr_t)data % l->reader.checkpoint->rebuild.storages[storage].alignment == 0;
 }
 
-static void finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region) {
-  if (xt_checkpoint_needs_swap(l->reader.checkpoint, storage))
-    xt_record_reader_swap(region->data, region->size, l->reader.checkpoint->rebuild.storages[storage].element);
+/* Takes over the region. */
+static xt_status finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region, xt_error *error) {
   l->regions[storage] = region;
+  if (!xt_checkpoint_needs_swap(l->reader.checkpoint, storage)) return XT_STATUS_ok;
+  xt_dtype element = l->reader.checkpoint->rebuild.storages[storage].element;
+  return xt_record_reader_swap(&l->reader, region->data, region->size, element, error);
+}
+
+static xt_status verify(const xt_batch_load *l, const xt_record *record, const uint8_t *data, xt_error *error) {
+  uint32_t crc = 0;
+  if (!l->reader.verify) return XT_STATUS_ok;
+  xt_status status = xt_record_reader_crc(&l->reader, data, record->size, &crc, error);
+  return status == XT_STATUS_ok ? xt_checkpoint_verify(record, crc, error) : status;
 }
 
 /* ---- Slabs ---- */
@@ -91,7 +98,7 @@ static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region 
   if (!data) status = xt_checkpoint_check_header(record, slab->data + (record->header - slab_at), &data, error);
   if (status != XT_STATUS_ok) return status;
   uint8_t *bytes = slab->data + (data - slab_at);
-  if (l->reader.verify) status = xt_checkpoint_verify(record, libdeflate_crc32(0, bytes, record->size), error);
+  status = verify(l, record, bytes, error);
   if (status != XT_STATUS_ok) return status;
   xt_region *region;
   if (is_aligned(l, storage, bytes)) {
@@ -102,8 +109,7 @@ static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region 
     if (region) memcpy(region->data, bytes, record->size);
   }
   if (!region) return xt_region_refused(error);
-  finish_storage(l, storage, region);
-  return status;
+  return finish_storage(l, storage, region, error);
 }
 
 static xt_status read_slab(xt_batch_load *l, size_t first, size_t n, xt_error *error) {
@@ -170,24 +176,23 @@ static xt_status read_piece(xt_batch_load *l, xt_error *error) {
   size_t size = record->size - l->at < PIECE ? record->size - l->at : PIECE;
   uint8_t *to = l->region->data + l->at;
   status = xt_record_reader_fetch(&l->reader, data + l->at, to, size, error);
-  for (size_t at = 0; l->reader.verify && status == XT_STATUS_ok && at < size; at += CRC_PIECE)
-    l->crc = libdeflate_crc32(l->crc, to + at, size - at < CRC_PIECE ? size - at : CRC_PIECE);
+  if (l->reader.verify && status == XT_STATUS_ok) status = xt_record_reader_crc(&l->reader, to, size, &l->crc, error);
   l->at += size;
   l->done += size;
   if (status != XT_STATUS_ok || l->at < record->size) return status;
   if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
   if (status != XT_STATUS_ok) return status;
   if (l->prefaults) xt_prefault_cancel(l->region);
-  finish_storage(l, l->order[l->next - 1], l->region);
+  xt_region *region = l->region;
   l->region = NULL;
-  return status;
+  return finish_storage(l, l->order[l->next - 1], region, error);
 }
 
 static xt_status read_deflated(xt_batch_load *l, uint32_t storage, xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
   xt_region *region;
   xt_status status = xt_record_reader_whole(&l->reader, record, &region, error);
-  if (status == XT_STATUS_ok) finish_storage(l, storage, region);
+  if (status == XT_STATUS_ok) status = finish_storage(l, storage, region, error);
   l->done += record->size;
   return status;
 }
@@ -204,11 +209,10 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
   if (!is_inline && (data > memory->size || record->packed > memory->size - data))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data,
                        "the file ends before the end of a storage, probably an incomplete download; download it again");
-  bool can_share = !is_inline && !l->copies && record->method == XT_RECORD_STORED &&
+  bool can_share = !is_inline && !reader->copies && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
                    is_aligned(l, storage, memory->data + data);
-  if (can_share && reader->verify)
-    status = xt_checkpoint_verify(record, libdeflate_crc32(0, memory->data + data, record->size), error);
+  if (can_share) status = verify(l, record, memory->data + data, error);
   if (status != XT_STATUS_ok) return status;
   if (can_share) {
     region = xt_region_foreign(memory->data + data, record->size, memory, drop_owner);
@@ -218,9 +222,8 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
     status = xt_record_reader_whole(reader, record, &region, error);
     if (status != XT_STATUS_ok) return status;
   }
-  finish_storage(l, storage, region);
   l->done += record->size;
-  return status;
+  return finish_storage(l, storage, region, error);
 }
 
 /* ---- Steps ---- */

@@ -20,7 +20,6 @@ typedef struct {
   size_t prepared;      /* index into `order` of the first large storage whose memory may not be allocated yet */
   uint64_t ahead;       /* bytes that are allocated ahead and not read yet */
   bool prefaults;       /* the background thread prefaults memory */
-  bool copies;          /* storages of a file in memory are copied; one that is shared keeps the whole file in memory */
   bool failed;
 
   /* the large storage that is partly read between two steps, or a NULL region */

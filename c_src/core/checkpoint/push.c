@@ -25,6 +25,7 @@ enum {
 };
 enum {
   AHEAD = 64 << 10,
+  MIN_AHEAD = 256,
   CRC_PIECE = 256 << 10, /* fits into the CPU cache */
   SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1,
   MIN_SIZE = 3,      /* size of the shortest checkpoint, a pickle */
@@ -86,7 +87,8 @@ bool xt_push_scan_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *
                     "a pickle has more than %" PRIu64 " bytes; raise the limit with limits: [pickle_bytes: n]", limit);
   else if (result == XT_SCAN_END) return true;
   if (*status != XT_STATUS_ok) return false;
-  *status = xt_push_request(p, at + (size_t)scan.wanted, AHEAD);
+  /* not more than was needed so far: the bytes after a short pickle would be copied for nothing */
+  *status = xt_push_request(p, at + (size_t)scan.wanted, at + MIN_AHEAD < AHEAD ? at + MIN_AHEAD : AHEAD);
   return false;
 }
 
@@ -137,19 +139,25 @@ xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error) {
   return status;
 }
 
-static void complete(xt_push *p, uint32_t storage, xt_region *region) {
-  if (region && xt_checkpoint_needs_swap(p->checkpoint, storage))
-    xt_record_reader_swap(region->data, region->size, p->checkpoint->rebuild.storages[storage].element);
+/* Takes over the region. */
+static xt_status complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
+  xt_record_reader reader = {.stop = p->stop, .context = p->context};
+  xt_status status = XT_STATUS_ok;
   p->regions[storage] = region;
+  if (region && xt_checkpoint_needs_swap(p->checkpoint, storage))
+    status = xt_record_reader_swap(&reader, region->data, region->size,
+                                   p->checkpoint->rebuild.storages[storage].element, error);
+  if (status != XT_STATUS_ok) return status;
   p->completed[storage] = true;
   p->storage = storage;
   p->event = XT_PUSH_STORAGE;
+  return status;
 }
 
 xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
   xt_status status = check_expected(p, storage, error);
-  if (status == XT_STATUS_ok) complete(p, storage, region);
-  else xt_region_drop(region);
+  if (status == XT_STATUS_ok) return complete(p, storage, region, error);
+  xt_region_drop(region);
   return status;
 }
 
@@ -267,7 +275,7 @@ static xt_status load_spool(xt_push *p, xt_error *error) {
                              .stop = p->stop,
                              .context = p->context};
   xt_status status = xt_batch_load_begin(&p->loader, &reader, p->wanted, error);
-  p->loader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
+  p->loader.reader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
   if (status == XT_STATUS_ok) status = xt_batch_load_step(&p->loader, UINT64_MAX / 2, &finished, error);
   for (size_t i = 0; status == XT_STATUS_ok && i < p->storages; i++) {
     p->regions[i] = p->loader.regions[i];
@@ -346,8 +354,7 @@ static xt_status receive(xt_push *p, const uint8_t *data, size_t size, size_t *a
   if (region && p->prefaulted) xt_prefault_cancel(region);
   p->region = NULL;
   p->receiving = false;
-  complete(p, p->storage, region);
-  return status;
+  return complete(p, p->storage, region, error);
 }
 
 /* Completes the next wanted storage whose data is inside the pickle, if there is one. */
@@ -359,8 +366,7 @@ static xt_status complete_inline(xt_push *p, xt_error *error) {
     if (!region) return xt_region_refused(error);
     region->size = storage->bytes;
     memcpy(region->data, storage->data, storage->bytes);
-    complete(p, (uint32_t)p->inline_next++, region);
-    break;
+    return complete(p, (uint32_t)p->inline_next++, region, error);
   }
   return XT_STATUS_ok;
 }

@@ -8,12 +8,20 @@
 #include "core/os/cpu_yield.h"
 
 enum {
-  CHUNK = 512 << 10,    /* bytes per read of a file; between two reads the reader can be stopped */
-  WINDOW = 256 << 10,   /* bytes read at once while gathering rows that are close together */
-  MAX_GAP = 16 << 10,   /* maximum distance of such rows */
-  DENSE = 4,            /* a span of up to this many times the tensor's size is read as a whole */
-  SMALL_SPAN = 64 << 10 /* so is any span of up to this size */
+  CHUNK = 512 << 10,     /* bytes per read of a file; between two reads the reader can be stopped */
+  PIECE = 1 << 20,       /* the same for bytes in memory */
+  CRC_PIECE = 256 << 10, /* fits into the CPU cache */
+  RUN_COST = 16,         /* what a run of adjacent elements costs besides its bytes, in bytes */
+  WINDOW = 256 << 10,    /* bytes read at once while gathering rows that are close together */
+  MAX_GAP = 16 << 10,    /* maximum distance of such rows */
+  DENSE = 4,             /* a span of up to this many times the tensor's size is read as a whole */
+  SMALL_SPAN = 64 << 10  /* so is any span of up to this size */
 };
+
+xt_status xt_record_reader_check_stop(const xt_record_reader *r, xt_error *error) {
+  if (!r->stop || !r->stop(r->context)) return XT_STATUS_ok;
+  return xt_error_set(error, XT_STATUS_stopping, "the read was stopped by the caller");
+}
 
 /* ---- Bytes ---- */
 
@@ -25,29 +33,45 @@ static uint8_t *in_memory(const xt_record_reader *r, uint64_t offset, uint64_t s
   return r->memory->data + (offset - r->memory_at);
 }
 
-xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
-  if (offset >= XT_INLINE) {
-    memcpy(to, (const void *)(uintptr_t)(offset - XT_INLINE), size);
-    return XT_STATUS_ok;
+static xt_status copy(const xt_record_reader *r, void *to, const void *from, size_t size, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  for (size_t at = 0; at < size && status == XT_STATUS_ok; at += PIECE) {
+    if (at) status = xt_record_reader_check_stop(r, error);
+    memcpy((char *)to + at, (const char *)from + at, size - at < PIECE ? size - at : PIECE);
   }
+  return status;
+}
+
+static bool is_in_memory(const xt_record_reader *r, uint64_t offset) { return offset >= XT_INLINE || r->memory; }
+
+xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
+  if (offset >= XT_INLINE) return copy(r, to, (const void *)(uintptr_t)(offset - XT_INLINE), size, error);
   if (r->memory) {
     const uint8_t *from = in_memory(r, offset, size);
     if (!from)
       return xt_error_at(
           error, XT_STATUS_truncated, (int64_t)offset,
           "the file ends before the end of a record, probably an incomplete download; download it again");
-    memcpy(to, from, size);
-    return XT_STATUS_ok;
+    return copy(r, to, from, size, error);
   }
   for (size_t at = 0; at < size; at += CHUNK) {
     if (size >= WINDOW) xt_cpu_yield();
-    if (r->stop && r->stop(r->context))
-      return xt_error_set(error, XT_STATUS_stopping, "the read was stopped by the caller");
-    xt_status status =
-        xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);
+    xt_status status = xt_record_reader_check_stop(r, error);
+    if (status == XT_STATUS_ok)
+      status = xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);
     if (status != XT_STATUS_ok) return status;
   }
   return XT_STATUS_ok;
+}
+
+xt_status xt_record_reader_crc(const xt_record_reader *r, const uint8_t *data, size_t size, uint32_t *crc,
+                               xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  for (size_t at = 0; at < size && status == XT_STATUS_ok; at += CRC_PIECE) {
+    if (at) status = xt_record_reader_check_stop(r, error);
+    *crc = libdeflate_crc32(*crc, data + at, size - at < CRC_PIECE ? size - at : CRC_PIECE);
+  }
+  return status;
 }
 
 xt_status xt_record_reader_data_offset(const xt_record_reader *r, xt_record *entry, uint64_t *data, xt_error *error) {
@@ -83,8 +107,11 @@ xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt
   if (!region) return xt_region_refused(error);
   if (entry->method == XT_RECORD_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
   else status = xt_record_reader_fetch(r, data, region->data, entry->size, error);
-  if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED)
-    status = xt_checkpoint_verify(entry, libdeflate_crc32(0, region->data, entry->size), error);
+  if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED) {
+    uint32_t crc = 0;
+    status = xt_record_reader_crc(r, region->data, entry->size, &crc, error);
+    if (status == XT_STATUS_ok) status = xt_checkpoint_verify(entry, crc, error);
+  }
   if (status != XT_STATUS_ok) xt_region_drop(region);
   else *out = region;
   return status;
@@ -108,15 +135,25 @@ xt_status xt_record_reader_range(const xt_record_reader *r, xt_record *entry, ui
   return status;
 }
 
-void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype) {
-  size_t item = xt_dtype_get(dtype)->size;
-  if (xt_dtype_get(dtype)->kind == XT_KIND_COMPLEX) item /= 2;
-  for (; item > 1 && size >= item; data += item, size -= item)
+static void swap_items(uint8_t *data, size_t size, size_t item) {
+  for (; size >= item; data += item, size -= item)
     for (size_t i = 0; i < item / 2; i++) {
       uint8_t byte = data[i];
       data[i] = data[item - 1 - i];
       data[item - 1 - i] = byte;
     }
+}
+
+xt_status xt_record_reader_swap(const xt_record_reader *r, uint8_t *data, size_t size, xt_dtype dtype,
+                                xt_error *error) {
+  size_t item = xt_dtype_get(dtype)->size;
+  xt_status status = XT_STATUS_ok;
+  if (xt_dtype_get(dtype)->kind == XT_KIND_COMPLEX) item /= 2;
+  for (size_t at = 0; item > 1 && at < size && status == XT_STATUS_ok; at += PIECE) {
+    if (at) status = xt_record_reader_check_stop(r, error);
+    swap_items(data + at, size - at < PIECE ? size - at : PIECE, item);
+  }
+  return status;
 }
 
 /* ---- Views ---- */
@@ -157,7 +194,19 @@ static void gathered_strides(const xt_tensor_desc *t, const layout *l, int64_t *
   }
 }
 
-/* Reads one run after the other, through a window if they are small and close together. */
+/* Returns true if the elements are not in ascending order when they are visited in the order of the layout. A window
+ * would then be read again and again. */
+static bool overlaps(const xt_tensor_desc *t, const layout *l) {
+  int64_t inner = l->run; /* span of the dimensions inside */
+  for (uint32_t i = l->outer; i-- > 0;) {
+    uint32_t d = l->dims[i];
+    if (t->sizes[d] > 1 && t->strides[d] < inner) return true;
+    inner += (t->sizes[d] - 1) * t->strides[d];
+  }
+  return false;
+}
+
+/* Reads one run after the other. Those of a file are read through a window if they are small and close together. */
 static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, const layout *l, uint64_t base, uint8_t *to,
                         xt_error *error) {
   size_t item = xt_dtype_get(t->dtype)->size, run = (size_t)l->run * item;
@@ -165,11 +214,14 @@ static xt_status gather(const xt_record_reader *r, const xt_tensor_desc *t, cons
   uint64_t window_at = 0, window_end = 0, end = base + (uint64_t)l->span * item;
   xt_status status = XT_STATUS_ok;
   uint64_t step = l->outer ? (uint64_t)t->strides[l->dims[l->outer - 1]] * item : 0;
-  bool windowed = run < MAX_GAP && step < MAX_GAP;
+  bool windowed = !is_in_memory(r, base) && run < MAX_GAP && step < MAX_GAP;
+  size_t work = 0; /* since the last check whether to stop */
   uint8_t *window = windowed ? malloc(WINDOW) : NULL;
   if (windowed && !window) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading a tensor");
   for (int64_t runs = l->numel / l->run; runs-- > 0 && status == XT_STATUS_ok; to += run) {
     uint64_t at = base;
+    work += run + RUN_COST;
+    if (work >= PIECE && (work = 0, status = xt_record_reader_check_stop(r, error)) != XT_STATUS_ok) break;
     for (uint32_t i = 0; i < l->outer; i++) at += (uint64_t)(index[i] * t->strides[l->dims[i]]) * item;
     if (!windowed) {
       status = xt_record_reader_fetch(r, at, to, run, error);
@@ -199,11 +251,20 @@ static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_de
 /* Shares the memory of the file if its bytes can be used as they are. */
 static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
                         xt_view *out) {
-  out->data = in_memory(r, start, bytes);
+  out->data = r->copies ? NULL : in_memory(r, start, bytes);
   if (!out->data || !bytes || !xt_dtype_aligned(out->data, t->dtype)) return false;
   out->region = xt_region_keep(r->memory);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   return true;
+}
+
+/* Swaps the bytes of the view's region. Drops the region if that was stopped. */
+static xt_status swap_view(const xt_record_reader *r, xt_view *view, size_t size, xt_dtype dtype, xt_error *error) {
+  xt_status status = xt_record_reader_swap(r, view->region->data, size, dtype, error);
+  if (status == XT_STATUS_ok) return status;
+  xt_region_drop(view->region);
+  view->region = NULL;
+  return status;
 }
 
 xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc *t, xt_view *out, xt_error *error) {
@@ -224,26 +285,24 @@ xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc 
   }
   if (record->method == XT_RECORD_DEFLATED || r->verify) {
     status = whole_record_view(r, t, record, out, error);
-    if (status == XT_STATUS_ok && swap)
-      xt_record_reader_swap(out->region->data, record->size, r->checkpoint->rebuild.storages[t->storage].element);
-    return status;
+    if (status != XT_STATUS_ok || !swap) return status;
+    return swap_view(r, out, record->size, r->checkpoint->rebuild.storages[t->storage].element, error);
   }
   status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   uint64_t start = data + (uint64_t)t->offset * item, span = (uint64_t)l.span * item, bytes = (uint64_t)l.numel * item;
   if (!swap && shared_view(r, t, start, span, out)) return XT_STATUS_ok;
-  bool whole = span <= SMALL_SPAN || span <= bytes * DENSE;
+  bool whole = span <= SMALL_SPAN || span <= bytes * DENSE || (!is_in_memory(r, start) && overlaps(t, &l));
   out->region = xt_region_new(whole ? span : bytes, whole && start % item == 0 && start < XT_INLINE ? start : 0);
   if (!out->region) return xt_region_refused(error);
   out->data = out->region->data;
   if (whole) memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   else gathered_strides(t, &l, out->strides);
   status = whole ? xt_record_reader_fetch(r, start, out->data, span, error) : gather(r, t, &l, start, out->data, error);
+  if (status == XT_STATUS_ok && swap) return swap_view(r, out, out->region->size, t->dtype, error);
   if (status != XT_STATUS_ok) {
     xt_region_drop(out->region);
     out->region = NULL;
-  } else if (swap) {
-    xt_record_reader_swap(out->data, out->region->size, t->dtype);
   }
   return status;
 }

@@ -11,8 +11,9 @@ typedef struct {
   const xt_file *file;
   xt_region *memory;  /* used instead of the file if not NULL: its content (a binary, a mapping), shared with tensors */
   uint64_t memory_at; /* file offset where that memory begins */
+  bool copies;        /* tensors get copies of it instead */
   bool verify;        /* check the CRC of every record that is read */
-  bool (*stop)(void *context); /* called regularly while reading a file; true stops with an error; may be NULL */
+  bool (*stop)(void *context); /* called for about every MiB of work; true stops with an error; may be NULL */
   void *context;
 } xt_record_reader;
 
@@ -22,6 +23,13 @@ typedef struct {
   uint8_t *data;
   int64_t strides[XT_MAX_DIMS];
 } xt_view;
+
+/* Returns an error if the caller wants to stop. */
+xt_status xt_record_reader_check_stop(const xt_record_reader *reader, xt_error *error);
+
+/* Adds bytes in memory to a CRC. */
+xt_status xt_record_reader_crc(const xt_record_reader *reader, const uint8_t *data, size_t size, uint32_t *crc,
+                               xt_error *error);
 
 /* Reads bytes at an offset of the file. */
 xt_status xt_record_reader_fetch(const xt_record_reader *reader, uint64_t offset, void *to, size_t size,
@@ -51,6 +59,7 @@ void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc 
                            uint64_t *offset, uint64_t *size);
 
 /* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
-void xt_record_reader_swap(uint8_t *data, size_t size, xt_dtype dtype);
+xt_status xt_record_reader_swap(const xt_record_reader *reader, uint8_t *data, size_t size, xt_dtype dtype,
+                                xt_error *error);
 
 #endif

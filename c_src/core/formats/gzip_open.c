@@ -1,6 +1,7 @@
 /* Opens a gzip file: decompresses it into memory and opens the result, which may have any other format. */
 #include "core/formats/gzip.h"
 
+#include <inttypes.h>
 #include <libdeflate.h>
 #include <string.h>
 
@@ -11,8 +12,21 @@
 enum { START, WHOLE };
 enum { MIN_CAPACITY = 1 << 20, MAX_RATIO = 1032 /* deflate cannot compress better */ };
 
-static xt_status grow(xt_region **region, size_t used, uint64_t size, xt_error *error) {
-  xt_region *grown = xt_region_new(size ? size : 1, 0);
+static xt_status too_large(const xt_checkpoint *c, xt_error *error) {
+  return xt_error_set(error, XT_STATUS_limit,
+                      "the gzip file decompresses to far more than its size, which takes more than %" PRIu64
+                      " bytes of memory; decompress it with gunzip or ExTorch.Streaming.gunzip/1, or raise the limit "
+                      "with limits: [memory: n]",
+                      c->allowance.limit);
+}
+
+/* Makes room for `size` bytes, or fewer if the allowance does not permit as many. The old memory exists until its
+ * content is copied. */
+static xt_status grow(xt_checkpoint *c, xt_region **region, size_t used, uint64_t size, xt_error *error) {
+  uint64_t old_size = *region ? (*region)->size : 0, left = c->allowance.limit - c->allowance.used;
+  if (left <= 2 * old_size) return too_large(c, error);
+  if (size > left - old_size) size = left - old_size;
+  xt_region *grown = xt_region_new(size, 0);
   if (!grown) return xt_region_refused(error);
   if (*region) memcpy(grown->data, (*region)->data, used);
   xt_region_drop(*region);
@@ -21,14 +35,16 @@ static xt_status grow(xt_region **region, size_t used, uint64_t size, xt_error *
 }
 
 /* Decompresses all members. The last four bytes of a member are its decompressed size modulo 4 GiB: the last
- * member's is the first guess of the capacity. */
-static xt_status unpack(const uint8_t *packed, size_t size, xt_region **out, size_t *used, xt_error *error) {
+ * member's is the first guess of the capacity, unless it cannot be true. */
+static xt_status unpack(xt_checkpoint *c, xt_region **out, size_t *used, xt_error *error) {
+  const uint8_t *packed = c->memory->data;
+  size_t size = c->memory->size;
   struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
   if (!inflater) return xt_open_no_memory(error);
   uint64_t capacity = xt_le(packed + size - 4, 4);
+  if (capacity / MAX_RATIO > size || capacity > c->allowance.limit - c->allowance.used) capacity = 0;
   if (capacity < MIN_CAPACITY) capacity = MIN_CAPACITY;
-  if (capacity / MAX_RATIO > size) capacity = (uint64_t)size * MAX_RATIO;
-  xt_status status = grow(out, 0, capacity, error);
+  xt_status status = grow(c, out, 0, capacity, error);
   size_t at = 0, consumed, produced;
   *used = 0;
   while (status == XT_STATUS_ok && at < size) {
@@ -38,7 +54,7 @@ static xt_status unpack(const uint8_t *packed, size_t size, xt_region **out, siz
       at += consumed;
       *used += produced;
     } else if (result == LIBDEFLATE_INSUFFICIENT_SPACE && (*out)->size / MAX_RATIO <= size) {
-      status = grow(out, *used, 2 * (uint64_t)(*out)->size, error);
+      status = grow(c, out, *used, 2 * (uint64_t)(*out)->size, error);
     } else {
       status = xt_error_at(error, *used && result == LIBDEFLATE_BAD_DATA ? XT_STATUS_corrupt : XT_STATUS_truncated,
                            (int64_t)at, "the gzip file is corrupt or truncated; download it again");
@@ -63,7 +79,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   }
   xt_region *whole = NULL;
   size_t used = 0;
-  xt_status status = unpack(c->memory->data, c->memory->size, &whole, &used, error);
+  xt_status status = unpack(c, &whole, &used, error);
   if (status != XT_STATUS_ok) {
     xt_region_drop(whole);
     return status;
@@ -71,6 +87,7 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   xt_region_drop(c->memory);
   c->memory = whole;
   c->unpacked = true;
+  c->allowance.limit -= whole->size; /* fits, see grow */
   c->file_size = used;
   c->state = START;
   c->format = NULL;

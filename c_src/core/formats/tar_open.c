@@ -118,10 +118,13 @@ static xt_node *read_pickle(xt_checkpoint *c, work *w, xt_need *need, xt_error *
   return *status == XT_STATUS_ok ? root : NULL;
 }
 
-/* Returns the key as a text node. Integer keys are written in decimal, as in the persistent ids. */
+static bool is_key(const xt_node *node) { return node->kind == XT_NODE_TEXT || node->kind == XT_NODE_INT; }
+
+/* Returns the key as a text node, or NULL if there is not enough memory. Integer keys are written in decimal, as in the
+ * persistent ids. */
 static const xt_node *make_label(xt_arena *arena, const xt_node *key) {
   if (key->kind == XT_NODE_TEXT) return key;
-  xt_node *label = key->kind == XT_NODE_INT ? xt_node_new(arena, XT_NODE_TEXT) : NULL;
+  xt_node *label = xt_node_new(arena, XT_NODE_TEXT);
   char *text = label ? xt_arena_alloc(arena, 24, 1) : NULL;
   if (!text) return NULL;
   label->text.size = (size_t)snprintf(text, 24, "%" PRId64, key->integer);
@@ -138,9 +141,12 @@ static xt_status add_label(xt_checkpoint *c, const xt_node *label, xt_node *node
   return XT_STATUS_ok;
 }
 
-static xt_node *find_storage(const xt_checkpoint *c, xt_arena *arena, const xt_node *key) {
-  const xt_node *label = make_label(arena, key);
-  size_t *slot = label ? xt_table_get(&c->rebuild.labels, label->text.data, label->text.size) : NULL;
+static xt_node *find_storage(const xt_checkpoint *c, const xt_node *key) {
+  char text[24];
+  bool is_text = key->kind == XT_NODE_TEXT;
+  if (!is_key(key)) return NULL;
+  size_t size = is_text ? key->text.size : (size_t)snprintf(text, sizeof text, "%" PRId64, key->integer);
+  size_t *slot = xt_table_get(&c->rebuild.labels, is_text ? key->text.data : text, size);
   xt_node *node = slot ? (xt_node *)*slot : NULL;
   return node && node->kind == XT_NODE_STORAGE ? node : NULL;
 }
@@ -170,10 +176,12 @@ static xt_status read_storage(xt_checkpoint *c, work *w, xt_need *need, xt_error
   uint32_t index;
   xt_node *head = read_pickle(c, w, need, error, &status);
   if (!head) return status;
-  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3 && head->list.items[1]->kind == XT_NODE_TEXT;
+  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3 && head->list.items[1]->kind == XT_NODE_TEXT &&
+               is_key(head->list.items[0]);
   xt_dtype dtype = valid ? xt_rebuild_storage_dtype(head->list.items[2]) : XT_DTYPE_COUNT;
-  const xt_node *label = valid ? make_label(&c->arena, head->list.items[0]) : NULL;
-  if (!label || dtype == XT_DTYPE_COUNT) return corrupt(start, error, "expected (key, location, class) of a storage");
+  if (dtype == XT_DTYPE_COUNT) return corrupt(start, error, "expected (key, location, class) of a storage");
+  const xt_node *label = make_label(&c->arena, head->list.items[0]);
+  if (!label) return xt_open_no_memory(error);
   if (!in_member(w, STORAGES_MEMBER, w->at, 8)) return corrupt(w->at, error, "a member ends too early");
   const uint8_t *count = xt_window_get(c, &w->window, w->at, 8, AHEAD, need, error, &status);
   if (!count) {
@@ -218,16 +226,15 @@ static xt_status read_views(xt_checkpoint *c, work *w, xt_need *need, xt_error *
   for (size_t i = 0; i < views->list.count; i++) {
     const xt_node *view = views->list.items[i];
     bool valid = view->kind == XT_NODE_TUPLE && view->list.count == 4 && view->list.items[2]->kind == XT_NODE_INT &&
-                 view->list.items[3]->kind == XT_NODE_INT;
-    const xt_node *root = valid ? find_storage(c, &c->arena, view->list.items[1]) : NULL;
-    const xt_node *label = valid ? make_label(&c->arena, view->list.items[0]) : NULL;
-    if (!root || !label)
-      return corrupt(start, error, "expected (key, key of an existing storage, offset, count) of a view");
+                 view->list.items[3]->kind == XT_NODE_INT && is_key(view->list.items[0]);
+    const xt_node *root = valid ? find_storage(c, view->list.items[1]) : NULL;
+    if (!root) return corrupt(start, error, "expected (key, key of an existing storage, offset, count) of a view");
     int64_t from = view->list.items[2]->integer, count = view->list.items[3]->integer;
     if (from < 0 || count < 0 || from > root->storage.count || count > root->storage.count - from)
       return corrupt(start, error, "a view extends past the end of its storage");
     xt_node *node = storage_node(c, root->storage.index, root->storage.start + from, count);
-    if (!node) return xt_open_no_memory(error);
+    const xt_node *label = make_label(&c->arena, view->list.items[0]);
+    if (!node || !label) return xt_open_no_memory(error);
     status = add_label(c, label, node, start, error);
     if (status != XT_STATUS_ok) return status;
   }
@@ -249,10 +256,11 @@ static xt_status read_tensor(xt_checkpoint *c, const work *w, xt_cursor *in, xt_
   xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok) return status;
   in->at += used;
-  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3;
-  const xt_node *storage = valid ? find_storage(c, &c->arena, head->list.items[1]) : NULL;
-  const xt_node *label = valid ? make_label(&c->arena, head->list.items[0]) : NULL;
-  if (!storage || !label) return corrupt(at, error, "expected (key, key of an existing storage, class) of a tensor");
+  bool valid = head->kind == XT_NODE_TUPLE && head->list.count == 3 && is_key(head->list.items[0]);
+  const xt_node *storage = valid ? find_storage(c, head->list.items[1]) : NULL;
+  if (!storage) return corrupt(at, error, "expected (key, key of an existing storage, class) of a tensor");
+  const xt_node *label = make_label(&c->arena, head->list.items[0]);
+  if (!label) return xt_open_no_memory(error);
   uint64_t ndim = xt_cursor_le(in, 4);
   xt_cursor_take(in, 4);
   if (ndim > XT_MAX_DIMS) return corrupt(at, error, "a tensor has more than 64 dimensions");

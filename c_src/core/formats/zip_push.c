@@ -21,7 +21,7 @@
 #include "core/formats/named_records.h"
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
-enum { AHEAD = 64 << 10, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
+enum { AHEAD = 64 << 10, MIN_AHEAD = 256, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
 
 typedef struct {
   xt_record *seen; /* the records read so far; may move */
@@ -251,7 +251,9 @@ static xt_status read_body(xt_push *p, work *w, xt_error *error) {
     w->scanned = w->record.packed;
   } else if (!find_descriptor(p, w, &descriptor)) {
     if (xt_push_available(p) > w->limit) return too_large(w, error);
-    return xt_push_request(p, w->scanned + XT_ZIP_DESCRIPTOR_WINDOW, AHEAD);
+    /* not more than was needed so far: the bytes after a short record would be copied for nothing */
+    size_t ahead = w->scanned + MIN_AHEAD < AHEAD ? w->scanned + MIN_AHEAD : AHEAD;
+    return xt_push_request(p, w->scanned + XT_ZIP_DESCRIPTOR_WINDOW, ahead);
   }
   xt_status status = read_record(p, w, error);
   if (status == XT_STATUS_ok) status = add_seen(p, w, error);

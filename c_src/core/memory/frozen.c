@@ -4,10 +4,12 @@
 
 #include "core/os/thread.h"
 
-/* A treap ordered by (start, node address). Each node has the largest end of its subtree, so that a lookup walks down a
- * single path. The lock is held only for one such walk. */
-static xt_frozen *root;
-static atomic_size_t count;
+/* Three treaps ordered by (start, node address). Each node has the largest end of its subtree, so that a lookup walks
+ * down a single path. The lock is held only for such walks. It makes the check of a writer and its registration one
+ * step: of a freeze and a write at the same time, one sees the other. */
+enum { FROZEN, WRITTEN, LENT, KINDS };
+static xt_frozen *roots[KINDS];
+static atomic_size_t counts[KINDS]; /* for lookups without the lock */
 static xt_mutex lock = XT_MUTEX_INIT;
 static uint32_t seed = 2463534242u;
 
@@ -74,37 +76,64 @@ static xt_frozen *erase(xt_frozen *tree, xt_frozen *node) {
   return tree;
 }
 
+/* The lock must be held. */
+static void add(xt_frozen *node, uint32_t kind) {
+  node->kind = kind;
+  node->priority = next_priority();
+  roots[kind] = insert(roots[kind], node);
+  atomic_fetch_add(&counts[kind], 1);
+}
+
+/* The lock must be held. */
+static bool find(uint32_t kind, uintptr_t start, uintptr_t end) {
+  const xt_frozen *node = roots[kind];
+  while (node) {
+    if (node->start < end && node->end > start) return true;
+    /* if nothing overlaps on the left although a range there ends after `start`, nothing on the right does */
+    node = node->left && node->left->last > start ? node->left : node->right;
+  }
+  return false;
+}
+
+static bool overlaps(uint32_t kind, const void *data, size_t size) {
+  if (!size || !atomic_load(&counts[kind])) return false;
+  xt_mutex_lock(&lock);
+  bool found = find(kind, (uintptr_t)data, (uintptr_t)data + size);
+  xt_mutex_unlock(&lock);
+  return found;
+}
+
 void xt_frozen_add(xt_frozen *node, const void *data, size_t size) {
   *node = (xt_frozen){.start = (uintptr_t)data, .end = (uintptr_t)data + size};
   if (!size) return;
   xt_mutex_lock(&lock);
-  node->priority = next_priority();
-  root = insert(root, node);
-  atomic_fetch_add(&count, 1);
+  add(node, FROZEN);
   xt_mutex_unlock(&lock);
+}
+
+bool xt_frozen_write(xt_frozen *node, const void *data, size_t size, bool lent) {
+  *node = (xt_frozen){.start = (uintptr_t)data, .end = (uintptr_t)data + size};
+  if (!size) return true;
+  xt_mutex_lock(&lock);
+  bool frozen = find(FROZEN, node->start, node->end);
+  if (!frozen) add(node, lent ? LENT : WRITTEN);
+  xt_mutex_unlock(&lock);
+  if (frozen) *node = (xt_frozen){0};
+  return !frozen;
 }
 
 void xt_frozen_remove(xt_frozen *node) {
   if (node->start == node->end) return;
   xt_mutex_lock(&lock);
-  root = erase(root, node);
-  atomic_fetch_sub(&count, 1);
+  roots[node->kind] = erase(roots[node->kind], node);
+  atomic_fetch_sub(&counts[node->kind], 1);
   xt_mutex_unlock(&lock);
   *node = (xt_frozen){0};
 }
 
-bool xt_frozen_overlaps(const void *data, size_t size) {
-  uintptr_t start = (uintptr_t)data, end = start + size;
-  bool found = false;
-  if (!size || !atomic_load(&count)) return false;
-  xt_mutex_lock(&lock);
-  const xt_frozen *node = root;
-  while (node && !found) {
-    if (node->start < end && node->end > start) found = true;
-    else if (node->left && node->left->last > start)
-      node = node->left; /* if nothing overlaps there, nothing on the right does */
-    else node = node->right;
-  }
-  xt_mutex_unlock(&lock);
-  return found;
+bool xt_frozen_overlaps(const void *data, size_t size) { return overlaps(FROZEN, data, size); }
+
+xt_writers xt_frozen_writers(const void *data, size_t size) {
+  if (overlaps(LENT, data, size)) return XT_WRITERS_LENT;
+  return overlaps(WRITTEN, data, size) ? XT_WRITERS_CALL : XT_WRITERS_NONE;
 }

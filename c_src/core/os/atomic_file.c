@@ -9,13 +9,16 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/os/cpu_yield.h"
+#include "core/os/directory.h"
 #include "core/os/random.h"
 
-static const char prefix[] = ".extorch-save-";
-enum { MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10 };
+/* A temporary name is a prefix, then 8 digits for the host and 16 random ones, all hexadecimal. */
+static const char file_prefix[] = ".extorch-save-", index_prefix[] = ".extorch-index-";
+enum { HOST_DIGITS = 8, DIGITS = 24, MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10, DAY = 86400 };
 
 static xt_status failed(xt_error *error, const char *what, int code) {
   const char *reason = code == ENOENT   ? "no such directory"
@@ -51,8 +54,9 @@ static char *resolve(const char *path) {
 
 static xt_status inspect_target(xt_atomic_file *f, xt_error *error) {
   struct stat target;
-  if (fstatat(f->directory, f->name, &target, 0))
+  if (fstatat(f->directory, f->name, &target, f->index ? AT_SYMLINK_NOFOLLOW : 0))
     return errno == ENOENT ? XT_STATUS_ok : failed(error, "inspected", errno);
+  if (S_ISLNK(target.st_mode)) return XT_STATUS_ok;
   if (S_ISDIR(target.st_mode)) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
   if (!S_ISREG(target.st_mode))
     return xt_error_set(error, XT_STATUS_io, "not a regular file; write to it with ExTorch.Streaming");
@@ -64,7 +68,33 @@ static xt_status inspect_target(xt_atomic_file *f, xt_error *error) {
 
 /* ---- Temporary names ---- */
 
-/* Removes the temporary files of processes that died. They are not locked. */
+/* Returns the digits of a temporary name, or NULL if it is another name. */
+static const char *digits_of(const char *name, const char *prefix) {
+  size_t length = strlen(prefix);
+  const char *digits = name + length;
+  bool ours =
+      !strncmp(name, prefix, length) && strlen(digits) == DIGITS && strspn(digits, "0123456789abcdef") == DIGITS;
+  return ours ? digits : NULL;
+}
+
+/* Opens a temporary file and locks it, if its writer has died: a writer holds the lock. Where locks may not reach other
+ * hosts, the writer must have been on this one, or the file unchanged for a day. Some file systems can lock only what
+ * is open for writing. Returns -1 otherwise. */
+static int open_dead(int directory, const char *name, const char *digits) {
+  struct stat status;
+  char host[HOST_DIGITS + 1];
+  int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, fd = openat(directory, name, O_RDWR | flags);
+  if (fd < 0) fd = openat(directory, name, O_RDONLY | flags);
+  if (fd < 0) return -1;
+  snprintf(host, sizeof host, "%08x", (unsigned)xt_directory_host());
+  if (!flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &status) &&
+      (!xt_directory_shared(fd) || !strncmp(digits, host, HOST_DIGITS) || time(NULL) - status.st_mtime > DAY))
+    return fd;
+  close(fd);
+  return -1;
+}
+
+/* Removes the temporary files of processes that died. */
 static void sweep(int directory) {
   int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -73,24 +103,23 @@ static void sweep(int directory) {
     return;
   }
   for (struct dirent *entry; (entry = readdir(dir));) {
-    const char *suffix = entry->d_name + sizeof prefix - 1;
-    if (strncmp(entry->d_name, prefix, sizeof prefix - 1) || strlen(suffix) != 24 ||
-        strspn(suffix, "0123456789abcdef") != 24)
-      continue;
-    int stale = openat(directory, entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (stale < 0) continue;
-    if (!flock(stale, LOCK_EX | LOCK_NB)) unlinkat(directory, entry->d_name, 0);
-    close(stale);
+    const char *digits = digits_of(entry->d_name, file_prefix);
+    int dead = digits ? open_dead(directory, entry->d_name, digits) : -1;
+    if (dead < 0) continue;
+    unlinkat(directory, entry->d_name, 0);
+    close(dead);
   }
   closedir(dir);
 }
 
 static void choose_name(xt_atomic_file *f) {
-  uint64_t random[2];
-  xt_random_fill(random, sizeof random);
-  snprintf(f->temporary, sizeof f->temporary, "%s%016llx%08x", prefix, (unsigned long long)random[0],
-           (unsigned)random[1]);
+  uint64_t random;
+  xt_random_fill(&random, sizeof random);
+  snprintf(f->temporary, sizeof f->temporary, "%s%08x%016llx", f->index ? index_prefix : file_prefix,
+           (unsigned)xt_directory_host(), (unsigned long long)random);
 }
+
+const char *xt_atomic_file_id(const xt_atomic_file *f) { return strrchr(f->temporary, '-') + 1 + HOST_DIGITS; }
 
 /* Creates the file with a temporary name. Another process may sweep it away before it is locked: then it has no link
  * left, and another name is tried. */
@@ -134,29 +163,58 @@ static bool link_as(xt_atomic_file *f, const char *name) { return (void)f, (void
 #endif
 
 static bool create(xt_atomic_file *f) {
+  if (f->index) return create_named(f);
   if (create_unnamed(f)) return true;
   bool unsupported = errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL;
   return unsupported && create_named(f);
 }
 
-xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *error) {
-  *f = (xt_atomic_file){.fd = -1, .directory = -1};
-  f->path = resolve(path);
-  if (!f->path) return failed(error, "resolved", errno);
-  char *slash = strrchr(f->path, '/');
-  f->name = slash ? slash + 1 : f->path;
+/* Takes over `path`. */
+static xt_status open_directory(xt_atomic_file *f, char *path, xt_error *error) {
+  f->path = path;
+  if (!path) return failed(error, "resolved", errno);
+  char *slash = strrchr(path, '/');
+  f->name = slash ? slash + 1 : path;
   if (!*f->name) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
-  char *directory = slash ? strndup(f->path, slash == f->path ? 1 : (size_t)(slash - f->path)) : strdup(".");
+  char *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
   if (!directory) return failed(error, "opened", ENOMEM);
   f->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int code = errno;
   free(directory);
-  if (f->directory < 0) return failed(error, "written", code);
-  xt_status status = inspect_target(f, error);
+  return f->directory < 0 ? failed(error, "written", code) : XT_STATUS_ok;
+}
+
+static xt_status open_target(xt_atomic_file *f, char *path, xt_error *error) {
+  xt_status status = open_directory(f, path, error);
+  if (status == XT_STATUS_ok) status = inspect_target(f, error);
   if (status != XT_STATUS_ok) return status;
   sweep(f->directory);
   if (!create(f)) return failed(error, "written", errno);
   if (f->replaces) fchmod(f->fd, (mode_t)f->mode);
+  return XT_STATUS_ok;
+}
+
+xt_status xt_atomic_file_open(xt_atomic_file *f, const char *path, xt_error *error) {
+  *f = (xt_atomic_file){.fd = -1, .directory = -1};
+  return open_target(f, resolve(path), error);
+}
+
+xt_status xt_atomic_file_open_index(xt_atomic_file *f, const char *path, xt_error *error) {
+  *f = (xt_atomic_file){.fd = -1, .directory = -1, .index = true};
+  return open_target(f, strdup(path), error);
+}
+
+xt_status xt_atomic_file_claim(xt_atomic_file *f, const char *path, bool *claimed, xt_error *error) {
+  struct stat file;
+  *claimed = false;
+  *f = (xt_atomic_file){.fd = -1, .directory = -1, .index = true};
+  xt_status status = open_directory(f, strdup(path), error);
+  if (status != XT_STATUS_ok) return status;
+  const char *digits = digits_of(f->name, index_prefix);
+  if (digits) f->fd = open_dead(f->directory, f->name, digits);
+  *claimed = f->fd >= 0 && !fstat(f->fd, &file) && S_ISREG(file.st_mode) && file.st_uid == geteuid();
+  if (*claimed) strcpy(f->temporary, f->name);
+  f->named = *claimed;
   return XT_STATUS_ok;
 }
 
@@ -202,6 +260,11 @@ static bool sync_to_disk(int fd) {
   return !fsync(fd);
 }
 
+xt_status xt_atomic_file_sync(xt_atomic_file *f, xt_error *error) {
+  bool synced = sync_to_disk(f->fd) && (sync_to_disk(f->directory) || errno == EINVAL);
+  return synced ? XT_STATUS_ok : failed(error, "synced to disk", errno);
+}
+
 xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
   if (sync && !sync_to_disk(f->fd)) return failed(error, "synced to disk", errno);
   if (!publish(f)) return failed(error, "moved into place", errno);
@@ -213,9 +276,14 @@ xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
 }
 
 void xt_atomic_file_close(xt_atomic_file *f) {
-  if (f->named) unlinkat(f->directory, f->temporary, 0);
+  if (f->named && !f->index) unlinkat(f->directory, f->temporary, 0);
   if (f->fd >= 0) close(f->fd);
   if (f->directory >= 0) close(f->directory);
   free(f->path);
   *f = (xt_atomic_file){.fd = -1, .directory = -1};
+}
+
+void xt_atomic_file_discard(xt_atomic_file *f) {
+  f->index = false;
+  xt_atomic_file_close(f);
 }

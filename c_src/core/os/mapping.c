@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -94,11 +95,11 @@ xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error)
   void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
   if (data == MAP_FAILED)
     return xt_error_set(error, XT_STATUS_io, "the file could not be memory-mapped: %s", strerror(errno));
-  bool added = add_mapping(data, file->size);
-  xt_region *region = added ? xt_region_foreign(data, file->size, NULL, unmap) : NULL;
-  if (!region) {
-    if (added) remove_mapping((uintptr_t)data);
+  xt_region *region = xt_region_foreign(data, file->size, NULL, unmap);
+  if (!region || !add_mapping(data, file->size)) {
     munmap(data, file->size);
+    if (!region) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while mapping the file");
+    free(region);
     return xt_error_set(error, XT_STATUS_limit,
                         "too many memory-mapped files (the limit is %d); close some, or load without `mmap: true`",
                         MAPS);

@@ -6,6 +6,7 @@ defmodule ExTorch.Archive.AtomicFile do
 
   alias ExTorch.{Memory, Native}
 
+  @type t :: %__MODULE__{file: reference()}
   defstruct [:file]
 
   def open(path) do
@@ -13,6 +14,37 @@ defmodule ExTorch.Archive.AtomicFile do
          {:ok, file} <- Memory.run(fn -> Native.atomic_file_open(path) end) do
       {:ok, %__MODULE__{file: file}}
     end
+  end
+
+  # Opens the index of a sharded checkpoint. Also returns 16 random hexadecimal digits. The file has a temporary name, and
+  # it is kept unless it is committed: see ExTorch.Store.Leftovers.
+  @spec open_index(Path.t()) :: {:ok, t(), String.t()} | {:error, ExTorch.Error.t()}
+  def open_index(path) do
+    with {:ok, path} <- ExTorch.Saver.check_path(path),
+         {:ok, {file, digits}} <- Memory.run(fn -> Native.atomic_file_open_index(path) end) do
+      {:ok, %__MODULE__{file: file}, digits}
+    end
+  end
+
+  # Opens the temporary file of an index, or returns nil if its writer may be alive.
+  @spec claim(Path.t()) :: {:ok, t() | nil} | {:error, ExTorch.Error.t()}
+  def claim(path) do
+    with {:ok, path} <- ExTorch.Saver.check_path(path),
+         {:ok, file} <- Memory.run(fn -> Native.atomic_file_claim(path) end) do
+      {:ok, if(file, do: %__MODULE__{file: file})}
+    end
+  end
+
+  # Makes the data durable under the temporary name.
+  @spec sync(t()) :: :ok | {:error, ExTorch.Error.t()}
+  def sync(%{file: file}) do
+    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_sync(file) end), do: :ok
+  end
+
+  # Closes the file and removes it, also if it is an index.
+  @spec discard(t()) :: :ok | {:error, ExTorch.Error.t()}
+  def discard(%{file: file}) do
+    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_discard(file) end), do: :ok
   end
 
   @impl true

@@ -5,7 +5,7 @@ defmodule ExTorch.Store.Engine do
 
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.{Error, Progress, Telemetry, Tensor}
-  alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Names, Options}
+  alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Leftovers, Names, Options}
 
   @type file :: %{
           keys: [String.t()],
@@ -300,6 +300,8 @@ defmodule ExTorch.Store.Engine do
     with :ok <- check_overwrite(path, options),
          {:ok, pairs} <- collect(options, module),
          :ok <- save.(pairs) do
+      Leftovers.sweep(Path.dirname(path))
+
       Telemetry.execute(
         [:extorch, :store, :collect],
         %{duration: System.monotonic_time() - start, tensors: length(pairs)},
@@ -353,15 +355,14 @@ defmodule ExTorch.Store.Engine do
   def check_overwrite(_path, %{overwrite: true}), do: :ok
 
   def check_overwrite(path, _options) do
-    if File.exists?(path),
-      do:
-        {:error,
-         Error.new(
-           :bad_argument,
-           "the file already exists; use overwrite: true to replace it",
-           path
-         )},
+    if match?({:ok, _}, :file.read_file_info(path, [:raw])),
+      do: {:error, exists_error(path)},
       else: :ok
+  end
+
+  @spec exists_error(Path.t()) :: Error.t()
+  def exists_error(path) do
+    Error.new(:bad_argument, "the file already exists; use overwrite: true to replace it", path)
   end
 
   # ---- Names of the module ----

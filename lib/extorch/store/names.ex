@@ -5,6 +5,13 @@ defmodule ExTorch.Store.Names do
   alias ExTorch.Error
   alias ExTorch.Store.{Adapter, Options}
 
+  # Names come from the file: what is done with them must not depend on more than their length.
+  @max_levels 64
+  @max_digits 18
+  @max_missing 20
+  @max_unused 500
+  @max_compared_bytes 127
+
   @type pair :: {file_name :: String.t(), module_name :: String.t()}
 
   # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name.
@@ -115,7 +122,7 @@ defmodule ExTorch.Store.Names do
 
   defp renumber(pairs, false), do: pairs
 
-  # Numbers with the same parent are replaced by their rank.
+  # Numbers with the same parent are replaced by their rank, down to a level that no module reaches.
   defp renumber(pairs, true) do
     groups =
       for {_file, name} <- pairs, {number, parent} <- numbers(name), reduce: %{} do
@@ -127,25 +134,33 @@ defmodule ExTorch.Store.Names do
         {parent, set |> Enum.sort() |> Enum.with_index() |> Map.new()}
       end)
 
-    for {file, name} <- pairs, do: {file, renumber_name(String.split(name, "."), ranks)}
+    for {file, name} <- pairs, do: {file, renumber_name(parts(name), ranks)}
   end
 
-  defp numbers(name) do
-    parts = String.split(name, ".")
+  defp parts(name), do: String.split(name, ".", parts: @max_levels + 1)
 
-    for {part, i} <- Enum.with_index(parts), {number, ""} <- [Integer.parse(part)] do
+  defp numbers(name) do
+    parts = parts(name)
+
+    for {part, i} <- Enum.with_index(parts), number = number(part) do
       {number, Enum.take(parts, i)}
     end
   end
+
+  defp number(part) when byte_size(part) <= @max_digits do
+    case Integer.parse(part) do
+      {number, ""} -> number
+      _ -> nil
+    end
+  end
+
+  defp number(_part), do: nil
 
   defp renumber_name(parts, ranks) do
     parts
     |> Enum.with_index()
     |> Enum.map_join(".", fn {part, i} ->
-      case Integer.parse(part) do
-        {number, ""} -> to_string(ranks[Enum.take(parts, i)][number])
-        _ -> part
-      end
+      if number = number(part), do: to_string(ranks[Enum.take(parts, i)][number]), else: part
     end)
   end
 
@@ -187,10 +202,11 @@ defmodule ExTorch.Store.Names do
   # Maps missing names to the most similar unused name. The number of names that are compared is limited.
   @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
-    unused = unused |> Enum.take(2000) |> Enum.filter(&(byte_size(&1) < 200))
+    short? = &(byte_size(&1) <= @max_compared_bytes)
+    unused = unused |> Enum.take(@max_unused) |> Enum.filter(short?)
 
-    for name <- Enum.take(missing, 50),
-        byte_size(name) < 200,
+    for name <- Enum.take(missing, @max_missing),
+        short?.(name),
         {score, similar} <- [
           Enum.max(Enum.map(unused, &{String.jaro_distance(&1, name), &1}), fn -> {0, nil} end)
         ],

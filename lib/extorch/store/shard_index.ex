@@ -2,53 +2,115 @@ defmodule ExTorch.Store.ShardIndex do
   @moduledoc false
   # The index of sharded checkpoints: a JSON file whose weight_map maps the names of tensors to the files of their shards.
 
-  alias ExTorch.{Error, JSON, Tensor}
+  alias ExTorch.{Error, JSON}
+  alias ExTorch.Store.Directory
 
+  # The largest published checkpoints have about 400 shards and 200,000 tensors. All shards are open at the same time.
   @max_bytes 64 * 1024 * 1024
+  @max_shards 10_000
+  @max_tensors 1_000_000
+  @max_name_bytes 255
+  @suffix ".index.json"
 
   @type weight_map :: %{(name :: String.t()) => file :: String.t()}
 
+  # The end of the name of every index.
+  @spec suffix() :: String.t()
+  def suffix, do: @suffix
+
+  # Returns the name of an index without its suffix: model.safetensors.
+  @spec stem(Path.t()) :: String.t()
+  def stem(path), do: path |> Path.basename() |> String.replace_suffix(@suffix, "")
+
   # Returns the path of the index, which may be given as its directory.
   @spec find(Path.t()) :: {:ok, Path.t()} | {:error, Error.t()}
-  def find(path) do
-    if directory?(path) do
-      case Path.wildcard(Path.join(path, "*.index.json")) do
+  def find(path), do: if(directory?(path), do: find_in(path), else: {:ok, path})
+
+  # No name begins with a zero byte: only the suffix selects. Hidden files are not considered.
+  defp find_in(directory) do
+    with {:ok, names} <- Directory.list(directory, <<0>>, @suffix) do
+      case Enum.reject(names, &String.starts_with?(&1, ".")) do
         [index] ->
-          {:ok, index}
+          {:ok, Path.join(directory, index)}
 
         [] ->
-          {:error, Error.new(:not_found, "the directory contains no index (*.index.json)", path)}
+          {:error,
+           Error.new(:not_found, "the directory contains no index (*#{@suffix})", directory)}
 
         _ ->
           {:error,
            Error.new(
              :ambiguous,
              "the directory contains several indexes; pass the path of one of them",
-             path
+             directory
            )}
       end
-    else
-      {:ok, path}
     end
   end
 
   @spec read(Path.t()) :: {:ok, weight_map()} | {:error, Error.t()}
   def read(index) do
-    with {:ok, %{"weight_map" => map}} when is_map(map) <- JSON.read(index, @max_bytes),
-         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
-      {:ok, map}
+    if directory?(index) do
+      {:error, Error.new(:not_found, "the index is a directory, expected a file", index)}
     else
-      {:error, %Error{reason: :not_found} = error} ->
-        {:error, %{error | message: "the index does not exist"}}
+      case JSON.read(index, @max_bytes) do
+        {:ok, json} ->
+          weight_map(json, index)
 
-      {:error, %Error{} = error} ->
-        {:error, error}
+        {:error, %{reason: :not_found} = e} ->
+          {:error, %{e | message: "the index does not exist"}}
 
+        error ->
+          error
+      end
+    end
+  end
+
+  defp weight_map(json, index) do
+    with %{"weight_map" => map} when is_map(map) <- json,
+         true <- Enum.all?(map, fn {_, file} -> is_binary(file) end) do
+      with :ok <- check_names(map, index),
+           :ok <- check_counts(map_size(map), length(shards(map)), index),
+           do: {:ok, map}
+    else
       _ ->
         {:error,
          Error.new(:corrupt, "the index has no weight_map from names to file names", index)}
     end
   end
+
+  # ---- Limits ----
+
+  @spec check_counts(non_neg_integer(), non_neg_integer(), Path.t()) :: :ok | {:error, Error.t()}
+  def check_counts(tensors, shards, index) do
+    cond do
+      tensors > @max_tensors -> too_many("tensors", tensors, @max_tensors, index)
+      shards > @max_shards -> too_many("shards", shards, @max_shards, index)
+      true -> :ok
+    end
+  end
+
+  defp too_many(what, count, limit, index) do
+    {:error,
+     Error.new(:limit, "the index has #{count} #{what}; at most #{limit} are allowed", index)}
+  end
+
+  defp check_names(map, index) do
+    case Enum.find(map, fn {_, file} -> byte_size(file) > @max_name_bytes end) do
+      nil ->
+        :ok
+
+      {_, file} ->
+        {:error,
+         Error.new(
+           :limit,
+           "the file name of a shard has #{byte_size(file)} bytes; at most #{@max_name_bytes} are allowed",
+           index
+         )}
+    end
+  end
+
+  # ---- Files ----
 
   # Not through the file server.
   @spec directory?(Path.t()) :: boolean()
@@ -65,56 +127,48 @@ defmodule ExTorch.Store.ShardIndex do
   @spec sibling(Path.t(), String.t()) :: Path.t()
   def sibling(index, file), do: Path.join(Path.dirname(index), file)
 
-  # Writes an index atomically. `shards` contains the file and the tensors of each shard.
-  @spec write(Path.t(), [{String.t(), [{String.t(), Tensor.t()}]}], Enumerable.t()) ::
-          :ok | {:error, Error.t()}
-  def write(path, shards, metadata) do
-    total =
-      for {_, pairs} <- shards,
-          {_, tensor} <- pairs,
-          reduce: 0,
-          do: (sum -> sum + Tensor.nbytes(tensor))
+  # ---- Writing ----
 
-    metadata = Map.new(metadata, fn {key, value} -> {to_string(key), quote_json(value)} end)
+  # Returns an index as JSON. `pairs` contains the names of the tensors with the files of their shards, `bytes` is the
+  # size of all tensors.
+  @spec text([{String.t(), String.t()}], non_neg_integer(), Enumerable.t()) ::
+          {:ok, String.t()} | {:error, Error.t()}
+  def text(pairs, bytes, metadata) do
+    special = :binary.compile_pattern(["\"", "\\" | Enum.map(0..0x1F, &<<&1>>)])
+    quote_json = &("\"" <> String.replace(&1, special, fn char -> escape(char) end) <> "\"")
+    lines = &Enum.map_join(&1, ",\n", fn {key, value} -> "    #{quote_json.(key)}: #{value}" end)
 
-    head =
-      metadata
-      |> Map.put("total_size", to_string(total))
-      |> Enum.map_join(",\n", fn {key, value} -> "    #{quote_json(key)}: #{value}" end)
+    with :ok <- check_text(pairs) do
+      metadata = Map.new(metadata, fn {key, value} -> {to_string(key), quote_json.(value)} end)
+      head = metadata |> Map.put("total_size", to_string(bytes)) |> lines.()
+      map = for({name, file} <- Enum.sort(pairs), do: {name, quote_json.(file)}) |> lines.()
+      text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
 
-    map =
-      for({name, pairs} <- shards, {tensor, _} <- pairs, do: {tensor, name})
-      |> Enum.sort()
-      |> Enum.map_join(",\n", fn {tensor, name} ->
-        "    #{quote_json(tensor)}: #{quote_json(name)}"
-      end)
-
-    text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
-    temporary = path <> ".extorch-#{System.unique_integer([:positive])}"
-
-    with :ok <- File.write(temporary, text, [:sync]),
-         :ok <- File.rename(temporary, path) do
-      :ok
-    else
-      {:error, reason} ->
-        File.rm(temporary)
-
-        {:error,
-         Error.new(:io, "the index could not be written: #{:file.format_error(reason)}", path)}
+      if byte_size(text) > @max_bytes,
+        do:
+          {:error,
+           Error.new(
+             :limit,
+             "the index would have #{byte_size(text)} bytes; at most #{@max_bytes} are allowed"
+           )},
+        else: {:ok, text}
     end
   end
 
-  defp quote_json(text) do
-    escaped =
-      for <<char::utf8 <- text>>, into: "" do
-        case char do
-          ?" -> "\\\""
-          ?\\ -> "\\\\"
-          c when c < 0x20 -> "\\u" <> String.pad_leading(Integer.to_string(c, 16), 4, "0")
-          c -> <<c::utf8>>
-        end
-      end
+  # JSON cannot contain other bytes.
+  defp check_text(pairs) do
+    case Enum.find(pairs, fn {name, file} ->
+           not String.valid?(name) or not String.valid?(file)
+         end) do
+      nil ->
+        :ok
 
-    "\"" <> escaped <> "\""
+      {name, file} ->
+        bad = if String.valid?(name), do: file, else: name
+        {:error, Error.new(:bad_argument, "the name #{inspect(bad)} is not valid UTF-8")}
+    end
   end
+
+  defp escape(char) when char in ["\"", "\\"], do: "\\" <> char
+  defp escape(<<code>>), do: "\\u" <> String.pad_leading(Integer.to_string(code, 16), 4, "0")
 end

@@ -1,23 +1,46 @@
 defmodule ExTorch.Store.ShardWriter do
   @moduledoc false
-  # Writes tensors as shards with an index.
+  # Writes tensors as shards with an index. Renaming the new index over the old one is the only step that changes what
+  # the directory contains for a reader:
+  #
+  #   1. With the lock of the directory: remove what dead saves left behind, choose names that no file has, and write the
+  #      index under a temporary name.
+  #   2. Without the lock: write the shards.
+  #   3. With the lock: list the old shards in a second temporary index, rename the index, remove the old shards.
+  #
+  # All files are synced to disk before the step that relies on them.
 
-  alias ExTorch.{Error, Tensor}
-  alias ExTorch.Store.{Engine, Options, ShardIndex}
+  alias ExTorch.Archive.AtomicFile
+  alias ExTorch.{Error, Saver, Tensor}
+  alias ExTorch.Store.{Directory, Engine, Leftovers, Options, ShardIndex}
 
   @spec write(Path.t(), [{String.t(), Tensor.t()}], Options.t()) :: :ok | {:error, Error.t()}
   def write(path, pairs, options) do
-    named = name_shards(path, split(pairs, options.max_shard_size))
+    shards = split(pairs, options.max_shard_size)
 
-    with :ok <- check_overwrite_shards(path, named, options),
-         old = old_shards(path),
-         :ok <- write_shards(path, named, options),
-         :ok <- ShardIndex.write(path, named, options.metadata) do
-      # Remove the shards that only the old index refers to.
-      for name <- old -- Enum.map(named, &elem(&1, 0)), do: File.rm(sibling(path, name))
-      :ok
+    with {:ok, _} <- Saver.check_path(path),
+         :ok <- ShardIndex.check_counts(length(pairs), length(shards), path),
+         {:ok, file, named} <- locked(path, fn -> prepare(path, shards, options) end) do
+      try do
+        with :ok <- write_shards(path, named, options),
+             do: locked(path, fn -> commit(path, file, options) end)
+      after
+        # The index is closed: what is left belongs to the old index, or to the new one if the save failed.
+        AtomicFile.close(file)
+        Leftovers.sweep(Path.dirname(path))
+      end
     end
   end
+
+  defp locked(path, fun), do: path |> Path.dirname() |> Directory.locked(fun) |> put_path(path)
+
+  # Errors about the directory are errors about the index.
+  defp put_path({:error, %Error{path: nil} = error}, path),
+    do: {:error, Error.put_path(error, path)}
+
+  defp put_path(result, _path), do: result
+
+  # ---- Names ----
 
   # Splits the tensors into shards, in their order. A tensor that is too large gets its own shard.
   defp split(pairs, limit) do
@@ -33,8 +56,13 @@ defmodule ExTorch.Store.ShardWriter do
     Enum.reverse([Enum.reverse(last) | shards])
   end
 
-  defp name_shards(path, shards) do
-    {base, extension} = stem(path)
+  # A shard is never replaced, not even one of an old index: a reader may have read that index and open the shard later.
+  # So only the first save has the usual names. The others have 16 random digits in them. Python's transformers
+  # recognizes both as shards when it removes old ones.
+  defp name_shards(path, shards, unique) do
+    stem = ShardIndex.stem(path)
+    {base, extension} = {Path.rootname(stem), Path.extname(stem)}
+    base = if unique, do: "#{base}-#{unique}", else: base
     count = length(shards)
     pad = &String.pad_leading(to_string(&1), 5, "0")
 
@@ -42,72 +70,71 @@ defmodule ExTorch.Store.ShardWriter do
         do: {"#{base}-#{pad.(i)}-of-#{pad.(count)}#{extension}", pairs}
   end
 
-  defp check_overwrite_shards(path, named, options) do
-    Enum.find_value(named, :ok, fn {name, _} ->
-      case Engine.check_overwrite(sibling(path, name), options) do
-        :ok -> nil
-        error -> error
-      end
-    end)
-  end
-
-  # Returns the shards of the old index. Ignores files whose name is not that of a shard: an index may contain anything.
-  defp old_shards(path) do
-    {base, extension} = stem(path)
-    shard = Regex.compile!("^#{Regex.escape(base)}-\\d{5}-of-\\d{5}#{Regex.escape(extension)}$")
-
-    with true <- File.exists?(path),
-         {:ok, weight_map} <- ShardIndex.read(path) do
-      weight_map |> ShardIndex.shards() |> Enum.filter(&Regex.match?(shard, &1))
-    else
-      _ -> []
-    end
-  end
-
-  defp stem(path) do
-    stem = path |> Path.basename() |> String.replace_suffix(".index.json", "")
-    {Path.rootname(stem), Path.extname(stem)}
-  end
-
   defp sibling(path, name), do: ShardIndex.sibling(path, name)
 
-  # Writes all shards under temporary names before renaming them, so that a full disk does not damage the old shards.
-  defp write_shards(path, named, options) do
-    written =
-      Enum.reduce_while(named, {:ok, []}, fn {name, pairs}, {:ok, renames} ->
-        temporary = sibling(path, ".extorch-new-" <> name)
+  # ---- 1. Preparing ----
 
-        case ExTorch.save(
-               %ExTorch.Python.Dict{pairs: pairs},
-               temporary,
-               shard_options(name, options)
-             ) do
-          :ok -> {:cont, {:ok, [{temporary, sibling(path, name)} | renames]}}
-          error -> {:halt, {Error.put_path(error, sibling(path, name)), renames}}
-        end
-      end)
+  defp prepare(path, shards, options) do
+    usual = name_shards(path, shards, nil)
 
-    case written do
-      {:ok, renames} ->
-        Enum.find_value(renames, :ok, fn {temporary, target} ->
-          case File.rename(temporary, target) do
-            :ok ->
-              nil
+    with {:ok, taken} <- Leftovers.remove(Path.dirname(path)),
+         {:ok, unique} <- check_names(path, usual, taken, options),
+         {:ok, file, digits} <- AtomicFile.open_index(path) do
+      named = if unique, do: name_shards(path, shards, digits), else: usual
 
-            {:error, reason} ->
-              {:error,
-               Error.new(
-                 :io,
-                 "the shard could not be renamed: #{:file.format_error(reason)}",
-                 target
-               )}
-          end
-        end)
+      with :ok <- write_index(file, named, options.metadata),
+           :ok <- if(unique, do: :ok, else: Directory.reserve(sibling(path, elem(hd(usual), 0)))) do
+        {:ok, file, named}
+      else
+        # Another host, which the lock does not exclude, was faster.
+        :taken ->
+          AtomicFile.discard(file)
+          prepare(path, shards, options)
 
-      {error, renames} ->
-        for {temporary, _} <- renames, do: File.rm(temporary)
-        error
+        error ->
+          AtomicFile.discard(file)
+          error
+      end
     end
+  end
+
+  # Returns whether unique names are needed.
+  defp check_names(path, usual, taken, options) do
+    existing =
+      Enum.find([path | for({name, _} <- usual, do: sibling(path, name))], &Directory.exists?/1)
+
+    if existing != nil and not options.overwrite,
+      do: {:error, Engine.exists_error(existing)},
+      else: {:ok, existing != nil or Enum.any?(usual, fn {name, _} -> name in taken end)}
+  end
+
+  defp write_index(file, named, metadata) do
+    pairs = for {shard, pairs} <- named, {name, _} <- pairs, do: {name, shard}
+    bytes = for {_, pairs} <- named, {_, t} <- pairs, reduce: 0, do: (n -> n + Tensor.nbytes(t))
+    write_text(file, ShardIndex.text(pairs, bytes, metadata))
+  end
+
+  defp write_text(file, {:ok, text}) do
+    case AtomicFile.write(file, text) do
+      {:ok, _, _} -> AtomicFile.sync(file)
+      {:error, error, _} -> {:error, error}
+    end
+  end
+
+  defp write_text(_file, error), do: error
+
+  # ---- 2. Writing ----
+
+  defp write_shards(path, named, options) do
+    Enum.find_value(named, :ok, fn {name, pairs} ->
+      dict = %ExTorch.Python.Dict{pairs: pairs}
+
+      case ExTorch.save(dict, sibling(path, name), shard_options(name, options)) do
+        :ok -> nil
+        # The shard is gone: its name would tell nothing.
+        error -> Error.put_path(error, path)
+      end
+    end)
   end
 
   defp shard_options(name, options) do
@@ -119,5 +146,57 @@ defmodule ExTorch.Store.ShardWriter do
         ] ++
           Options.writing(options),
       else: [format: :zip] ++ Options.writing(options)
+  end
+
+  # ---- 3. Committing ----
+
+  defp commit(path, file, options) do
+    with :ok <- check_index(path, options),
+         {:ok, old} <- list_old(path) do
+      result = AtomicFile.close(file, :ok)
+      if old, do: AtomicFile.close(old)
+      result
+    end
+  end
+
+  # Another save may have written the index in the meantime.
+  defp check_index(path, options) do
+    if not options.overwrite and Directory.exists?(path),
+      do: {:error, Engine.exists_error(path)},
+      else: :ok
+  end
+
+  # Writes a temporary index of the old shards, if there are any.
+  defp list_old(path) do
+    case old_shards(path) do
+      [] -> {:ok, nil}
+      shards -> write_old(path, ShardIndex.text(Enum.map(shards, &{&1, &1}), 0, %{}))
+    end
+  end
+
+  defp write_old(path, text) do
+    with {:ok, file, _} <- AtomicFile.open_index(path) do
+      case write_text(file, text) do
+        :ok ->
+          {:ok, file}
+
+        error ->
+          AtomicFile.discard(file)
+          error
+      end
+    end
+  end
+
+  # Returns the shards of the old index that a save of it can have written: an index may contain any name. An index that
+  # cannot be read has none.
+  defp old_shards(path) do
+    stem = ShardIndex.stem(path)
+    [base, extension] = Enum.map([Path.rootname(stem), Path.extname(stem)], &Regex.escape/1)
+    shard = Regex.compile!("\\A#{base}(-[0-9a-f]{16})?-\\d{5}-of-\\d{5}#{extension}\\z")
+
+    case ShardIndex.read(path) do
+      {:ok, weight_map} -> weight_map |> ShardIndex.shards() |> Enum.filter(&(&1 =~ shard))
+      {:error, _} -> []
+    end
   end
 end

@@ -5,11 +5,31 @@ defmodule ExTorch.Store.Sharded do
 
       store = ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
 
-  The path is the path of the index, or of a directory that contains one index. `ExTorch.Store.collect_from/2` writes
-  the shards and then the index. The name of the index determines the format of the shards.
+  The path is the path of the index, or of a directory that contains one index. The name of the index determines the
+  format of the shards.
 
   It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
-  of the same name.
+  of the same name. An index may have 64 MiB, 10,000 shards and 1,000,000 tensors.
+
+  ## Saving
+
+  `ExTorch.Store.collect_from/2` writes new shards beside the old ones, syncs them to disk, replaces the index with one
+  rename and then removes the shards of the old index. Whatever happens in between, the directory contains the old or
+  the new checkpoint, never a mixture.
+
+    * A save never replaces a shard. The first save of an index has the usual names
+      (`model-00001-of-00003.safetensors`). A save that replaces an index adds 16 random digits
+      (`model-0123456789abcdef-00001-of-00003.safetensors`), because readers may have read the old index and open its
+      shards later. Readers find the shards by the index, in Python as well.
+    * If the node is killed, the next save into the directory by a store removes what is left of the save.
+    * Several processes and nodes may save the same index at the same time. The one that renames its index last wins, and
+      the shards of the others are removed. A lock on the directory, which leaves no file, is held while the index is
+      replaced. `:busy` is returned if another process holds it for a minute.
+    * Shards to which another index in the directory refers, and files that are not named like shards of this index,
+      are never removed.
+    * If the index is a symbolic link, the link is replaced and not its target.
+
+  A load or an `apply_to/2` during a save reads the old or the new checkpoint.
 
   ## Options
 
@@ -20,12 +40,17 @@ defmodule ExTorch.Store.Sharded do
   """
   use ExTorch.Store
 
+  alias ExTorch.Checkpoint.BatchLoad
   alias ExTorch.{Checkpoint, Error}
+  alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t(), options: map()}
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
+
+  @tries 10
+  @max_shard_size 2 ** 62
 
   @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
   @spec new(Path.t(), keyword()) :: t()
@@ -48,9 +73,10 @@ defmodule ExTorch.Store.Sharded do
       "GIB" => 1024 ** 3
     }
 
-    with {number, unit} when number > 0 <- Float.parse(text),
-         {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()) do
-      trunc(number * factor)
+    with {number, unit} when number > 0 and number < @max_shard_size <- Float.parse(text),
+         {:ok, factor} <- Map.fetch(units, unit |> String.trim() |> String.upcase()),
+         bytes when bytes > 0 <- trunc(number * factor) do
+      bytes
     else
       _ -> invalid_size!(text)
     end
@@ -67,16 +93,9 @@ defmodule ExTorch.Store.Sharded do
 
   @impl true
   def with_file(store, fun) do
-    with {:ok, index} <- ShardIndex.find(store.path),
-         {:ok, weight_map} <- ShardIndex.read(index),
-         {:ok, shards} <- open_all(index, weight_map, store.options) do
-      try do
-        with {:ok, keys} <- check_names(index, weight_map, shards),
-             do: fun.(file(keys, weight_map, shards))
-      after
-        Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
-      end
-    end
+    with_shards(store.path, Options.reading(store.options), fn keys, weight_map, shards ->
+      fun.(file(keys, weight_map, shards))
+    end)
   end
 
   # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
@@ -93,37 +112,79 @@ defmodule ExTorch.Store.Sharded do
   def load(path, opts) do
     Checkpoint.Options.check!(opts)
 
+    with_shards(path, opts, fn _keys, _weight_map, shards ->
+      with {:ok, pairs} <- load_pairs(Enum.sort(shards), []),
+           do: {:ok, if(opts[:ordered], do: %Dict{pairs: pairs}, else: Map.new(pairs))}
+    end)
+  end
+
+  defp load_pairs([], loaded), do: {:ok, loaded |> Enum.reverse() |> Enum.concat()}
+
+  defp load_pairs([{shard, ckpt} | shards], loaded) do
+    case BatchLoad.load(ckpt) do
+      {:ok, %Dict{pairs: pairs}} ->
+        load_pairs(shards, [pairs | loaded])
+
+      {:ok, map} when is_map(map) ->
+        load_pairs(shards, [Map.to_list(map) | loaded])
+
+      {:ok, _} ->
+        {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", ckpt.source)}
+
+      error ->
+        error
+    end
+  end
+
+  # Opens all shards, calls the function and closes them.
+  defp with_shards(path, opts, fun) do
     with {:ok, index} <- ShardIndex.find(path),
-         {:ok, _keys} <- keys(new(index, Keyword.take(opts, [:strict, :verify, :limits]))),
-         {:ok, weight_map} <- ShardIndex.read(index) do
-      weight_map
-      |> ShardIndex.shards()
-      |> Enum.reduce_while({:ok, []}, fn shard, {:ok, loaded} ->
-        # a shard is never an index
-        case Checkpoint.load(ShardIndex.sibling(index, shard), opts) do
-          {:ok, %ExTorch.Python.Dict{pairs: pairs}} ->
-            {:cont, {:ok, loaded ++ pairs}}
+         {:ok, weight_map} <- ShardIndex.read(index),
+         {:ok, keys, weight_map, shards} <- open_current(index, weight_map, opts, @tries) do
+      try do
+        fun.(keys, weight_map, shards)
+      after
+        close_all(shards)
+      end
+    end
+  end
 
-          {:ok, map} when is_map(map) ->
-            {:cont, {:ok, loaded ++ Map.to_list(map)}}
+  # A save may replace the index after it was read, and remove its shards: then the new index is opened. Once the shards
+  # are open, they can be read even if they are removed.
+  defp open_current(index, weight_map, opts, tries) do
+    with {:error, error} <- open_checked(index, weight_map, opts) do
+      case ShardIndex.read(index) do
+        {:ok, newer} when newer != weight_map and tries > 1 ->
+          open_current(index, newer, opts, tries - 1)
 
-          {:ok, _} ->
-            {:halt,
-             {:error, Error.new(:corrupt, "the shard #{shard} does not contain a dict", index)}}
+        {:ok, newer} when newer != weight_map ->
+          {:error,
+           Error.new(
+             :file_changed,
+             "the index was replaced #{@tries} times while its shards were being opened; try again",
+             index
+           )}
 
-          error ->
-            {:halt, error}
-        end
-      end)
-      |> case do
-        {:ok, pairs} ->
-          {:ok, if(opts[:ordered], do: %ExTorch.Python.Dict{pairs: pairs}, else: Map.new(pairs))}
+        _ ->
+          {:error, error}
+      end
+    end
+  end
+
+  defp open_checked(index, weight_map, opts) do
+    with {:ok, shards} <- open_all(index, weight_map, opts) do
+      case check_names(index, weight_map, shards) do
+        {:ok, keys} ->
+          {:ok, keys, weight_map, shards}
 
         error ->
+          close_all(shards)
           error
       end
     end
   end
+
+  defp close_all(shards), do: Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
 
   defp file(keys, weight_map, shards) do
     in_shard = fn fun ->
@@ -147,17 +208,16 @@ defmodule ExTorch.Store.Sharded do
     }
   end
 
-  defp open_all(index, weight_map, options) do
+  defp open_all(index, weight_map, opts) do
     weight_map
     |> ShardIndex.shards()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <-
-             Checkpoint.open(ShardIndex.sibling(index, name), Options.reading(options)) do
+           {:ok, ckpt} <- Checkpoint.open(ShardIndex.sibling(index, name), opts) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
-          Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
+          close_all(shards)
           {:halt, {:error, shard_error(error, name)}}
       end
     end)

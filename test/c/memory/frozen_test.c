@@ -35,4 +35,31 @@ static void agrees_with_a_linear_search(void) {
   CHECK(!xt_frozen_overlaps((void *)1, 1 << 20));
 }
 
-int main(void) { return RUN_TESTS("frozen", agrees_with_a_linear_search); }
+static void writers_and_freezes_see_each_other(void) {
+  static char memory[100];
+  xt_frozen writer, lent, frozen, refused;
+  CHECK(xt_frozen_writers(memory, 100) == XT_WRITERS_NONE);
+  CHECK(xt_frozen_write(&writer, memory, 50, false));
+  CHECK(xt_frozen_write(&lent, memory + 40, 20, true)); /* writers may overlap */
+  CHECK(xt_frozen_writers(memory + 10, 1) == XT_WRITERS_CALL);
+  CHECK(xt_frozen_writers(memory + 45, 1) == XT_WRITERS_LENT);
+  CHECK(xt_frozen_writers(memory + 60, 40) == XT_WRITERS_NONE);
+  CHECK(!xt_frozen_overlaps(memory, 100));
+  xt_frozen_add(&frozen, memory + 20, 70);
+  CHECK(xt_frozen_writers(memory + 20, 10) == XT_WRITERS_CALL);
+  CHECK(!xt_frozen_write(&refused, memory + 80, 20, false)); /* from now on only memory outside the range */
+  CHECK(!xt_frozen_write(&refused, memory + 80, 20, true));
+  xt_frozen_remove(&refused);
+  CHECK(xt_frozen_write(&refused, memory + 90, 10, false));
+  xt_frozen_remove(&refused);
+  CHECK(xt_frozen_write(&refused, memory + 30, 0, false)); /* nothing is written */
+  xt_frozen_remove(&refused);
+  xt_frozen_remove(&writer);
+  xt_frozen_remove(&lent);
+  CHECK(xt_frozen_writers(memory, 100) == XT_WRITERS_NONE);
+  xt_frozen_remove(&frozen);
+  CHECK(xt_frozen_write(&writer, memory, 100, false));
+  xt_frozen_remove(&writer);
+}
+
+int main(void) { return RUN_TESTS("frozen", agrees_with_a_linear_search, writers_and_freezes_see_each_other); }

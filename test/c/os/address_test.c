@@ -6,18 +6,28 @@
 
 #include "check.h"
 
-static void tells_readable_ranges_from_others(void) {
+static void tells_what_is_possible(void) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  char *pages = mmap(NULL, 3 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *pages = mmap(NULL, 5 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(pages != MAP_FAILED);
-  CHECK(xt_address_readable(pages, 3 * page) && xt_address_readable(pages + 1, 1) && xt_address_readable(NULL, 0));
-  CHECK(!munmap(pages + page, page)); /* a hole in the middle */
-  CHECK(!xt_address_readable(pages, 3 * page) && !xt_address_readable(pages, page + 1) &&
-        xt_address_readable(pages, page));
-  CHECK(!mprotect(pages, page, PROT_NONE) && !xt_address_readable(pages, 1));
-  CHECK(!xt_address_readable(NULL, 1) && !xt_address_readable((void *)(UINTPTR_MAX - 3), 100));
-  munmap(pages, page);
-  munmap(pages + 2 * page, page);
+  CHECK(xt_address_access(pages, 5 * page) == XT_ACCESS_WRITE && xt_address_access(pages + 1, 1) == XT_ACCESS_WRITE);
+  CHECK(xt_address_access(NULL, 0) == XT_ACCESS_WRITE);
+  CHECK(!mprotect(pages + 2 * page, page, PROT_READ)); /* a read-only page in the middle */
+  CHECK(xt_address_access(pages, 5 * page) == XT_ACCESS_READ);
+  CHECK(xt_address_access(pages, 2 * page) == XT_ACCESS_WRITE &&
+        xt_address_access(pages, 2 * page + 1) == XT_ACCESS_READ);
+  CHECK(xt_address_access(pages + 3 * page, 2 * page) == XT_ACCESS_WRITE);
+  CHECK(!mprotect(pages + 2 * page, page, PROT_NONE)); /* a page that cannot be read */
+  CHECK(xt_address_access(pages, 5 * page) == XT_ACCESS_NONE && xt_address_access(pages, 2 * page) == XT_ACCESS_WRITE);
+  CHECK(xt_address_access(pages + 2 * page, 1) == XT_ACCESS_NONE);
+  CHECK(!munmap(pages + 2 * page, page)); /* a hole */
+  CHECK(xt_address_access(pages, 5 * page) == XT_ACCESS_NONE &&
+        xt_address_access(pages, 2 * page + 1) == XT_ACCESS_NONE);
+  CHECK(xt_address_access(NULL, 1) == XT_ACCESS_NONE);
+  CHECK(xt_address_access((void *)(UINTPTR_MAX - 3), 100) == XT_ACCESS_NONE);
+  CHECK(xt_address_access((void *)(UINTPTR_MAX - 3), 4) == XT_ACCESS_NONE);
+  munmap(pages, 2 * page);
+  munmap(pages + 3 * page, 2 * page);
 }
 
-int main(void) { return RUN_TESTS("address", tells_readable_ranges_from_others); }
+int main(void) { return RUN_TESTS("address", tells_what_is_possible); }

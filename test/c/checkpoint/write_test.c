@@ -1,0 +1,196 @@
+/* Writes a checkpoint in each format and reads it back, with every allocation and every write failing once. */
+#include "check.h"
+#include "core/checkpoint/saver.h"
+#include "core/formats/legacy.h"
+#include "core/formats/safetensors.h"
+#include "core/formats/torch_stream.h"
+#include "core/formats/zip.h"
+#include "failing.h"
+#include "sample.h"
+
+enum { LARGE = 300001, SMALL = 6, COUNT = 13 };
+static const char *const classes[] = {"torch\nFloatStorage\n", "torch\nByteStorage\n"};
+static float small[SMALL] = {1, 2, 3, 4, 5, 6};
+static uint8_t large[LARGE];
+
+/* Tensors of several sizes: one that is fetched when it is written, one that is not copied, an empty one, and small
+ * ones. */
+static const char *names[COUNT] = {"small", "large", "empty", "a", "b", "c", "d", "e", "f", "g", "h", "i", "fetched"};
+static int64_t numel_of(size_t i) { return i == 1 || i == COUNT - 1 ? LARGE : i == 2 ? 0 : SMALL; }
+static bool is_bytes(size_t i) { return i == 1 || i == COUNT - 1; }
+static const void *data_of(size_t i) { return is_bytes(i) ? (const void *)large : small; }
+static size_t bytes_of(size_t i) { return (size_t)numel_of(i) * (is_bytes(i) ? 1 : sizeof(float)); }
+
+/* A sink that fails at one of its writes. */
+typedef struct {
+  xt_buffer out;
+  long writes, fail_at;
+} memory_sink;
+
+static xt_status write_memory(void *context, const void *data, size_t size, xt_error *error) {
+  memory_sink *sink = context;
+  if (sink->writes++ == sink->fail_at) return xt_error_set(error, XT_STATUS_io, "the disk is full");
+  long at = fail_at;
+  fail_at = -1; /* the sink's own memory does not fail */
+  xt_buffer_put(&sink->out, data, size);
+  fail_at = at;
+  return XT_STATUS_ok;
+}
+
+static xt_status share_memory(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error) {
+  CHECK(is_bytes(payload));
+  return write_memory(context, data, size, error);
+}
+
+static int fetched, done;
+
+static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
+  (void)context, (void)error;
+  CHECK(payload == COUNT - 1);
+  fetched++;
+  *data = large;
+  return XT_STATUS_ok;
+}
+
+static void release(void *context, size_t payload) {
+  (void)context;
+  CHECK(payload == COUNT - 1);
+  done++;
+}
+
+static xt_status save(const xt_format_writer *format, memory_sink *out, bool share, uint64_t budget, xt_error *error) {
+  static xt_payload payloads[COUNT];
+  static int64_t sizes[COUNT];
+  static xt_named_tensor tensors[COUNT];
+  sample_view views[COUNT];
+  xt_pickler p;
+  xt_buffer metadata = {0};
+  static const char *const pairs[] = {"format", "pt", "quote \" and \\", "line\nbreak \1"};
+  memset(error, 0, sizeof *error);
+  for (size_t i = 0; i < COUNT; i++) {
+    sizes[i] = numel_of(i);
+    payloads[i] = (xt_payload){.dtype = is_bytes(i) ? XT_uint8 : XT_float32,
+                               .numel = sizes[i],
+                               .bytes = bytes_of(i),
+                               .data = i == COUNT - 1 ? NULL : data_of(i)};
+    snprintf(payloads[i].key, sizeof payloads[i].key, "%zu", i);
+    tensors[i] = (xt_named_tensor){names[i], strlen(names[i]), payloads[i].dtype, 1, &sizes[i]};
+    views[i] = (sample_view){names[i], payloads[i].key, classes[is_bytes(i)], sizes[i], 0, 1, {sizes[i]}, {1}};
+  }
+  put_views(&p, views, COUNT);
+  for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+    size_t size = strlen(pairs[i]);
+    xt_buffer_put(&metadata, &size, sizeof size);
+    xt_buffer_text(&metadata, pairs[i]);
+  }
+  bool finished = false, prepared = !p.out.failed && !metadata.failed;
+  fetched = done = 0;
+  xt_saver s = {.format = format,
+                .payloads = payloads,
+                .count = COUNT,
+                .pickle = p.out.data,
+                .pickle_size = p.out.size,
+                .root = "archive",
+                .tensors = tensors,
+                .metadata = &metadata,
+                .fetch = fetch,
+                .done = release};
+  xt_sink sink = {.write = write_memory, .share = share ? share_memory : NULL, .context = out};
+  xt_status status = prepared ? XT_STATUS_ok : XT_STATUS_no_memory;
+  if (prepared) xt_saver_begin(&s);
+  if (prepared) CHECK(s.total == 2 * LARGE + 10 * sizeof small);
+  while (status == XT_STATUS_ok && !finished) {
+    uint64_t before = s.written;
+    if (xt_saver_in_payload(&s, budget)) CHECK(s.total - s.written > budget);
+    status = xt_saver_step(&s, &sink, budget, &finished, error);
+    CHECK(finished || status != XT_STATUS_ok || s.written > before);
+  }
+  if (status == XT_STATUS_ok) CHECK(s.written == s.total);
+  else if (prepared) CHECK(xt_saver_step(&s, &sink, 1, &finished, &(xt_error){0}) == XT_STATUS_stale && !finished);
+  xt_saver_free(&s);
+  CHECK(fetched == done);
+  xt_pickler_free(&p);
+  xt_buffer_free(&metadata);
+  return status;
+}
+
+static const xt_format_writer *const formats[] = {&xt_zip_write, &xt_legacy_write, &xt_torch_stream_write,
+                                                  &xt_safetensors_write};
+
+static void read_back(const memory_sink *out) {
+  sample s;
+  xt_batch_load load;
+  xt_status status = sample_open(&s, out->out.data, out->out.size);
+  if (status != XT_STATUS_ok) fprintf(stderr, "%s\n", s.error.message);
+  CHECK(status == XT_STATUS_ok && s.checkpoint.index.count == COUNT);
+  CHECK(sample_load(&s, &load) == XT_STATUS_ok);
+  for (size_t i = 0; i < COUNT; i++) {
+    const xt_index_entry *entry = &s.checkpoint.index.entries[i];
+    CHECK(entry->name_size == strlen(names[i]) && !memcmp(entry->name, names[i], entry->name_size));
+    CHECK(entry->tensor->sizes[0] == numel_of(i));
+    CHECK(!memcmp(load.regions[entry->tensor->storage]->data, data_of(i), bytes_of(i)));
+  }
+  if (s.checkpoint.metadata) {
+    const xt_node *value = s.checkpoint.metadata->list.items[3];
+    CHECK(xt_node_is_text(value, "line\nbreak \1", 12));
+  }
+  xt_batch_load_free(&load);
+  sample_free(&s);
+  xt_error error;
+  CHECK(sample_push(out->out.data, out->out.size, 1000, &sample_limits, 1 << 20, true, &error) == XT_STATUS_ok);
+}
+
+static void each_format_reads_back(void) {
+  static const uint64_t budgets[] = {1, 1000, 100000, UINT64_MAX / 2};
+  xt_error error;
+  for (size_t i = 0; i < COUNT_OF(formats); i++)
+    for (size_t k = 0; k < COUNT_OF(budgets); k++) {
+      memory_sink out = {.fail_at = -1};
+      CHECK(save(formats[i], &out, k % 2, budgets[k] < 100 ? 10 : budgets[k], &error) == XT_STATUS_ok);
+      read_back(&out);
+      xt_buffer_free(&out.out);
+    }
+}
+
+static void every_failing_write_ends_the_save(void) {
+  xt_error error;
+  for (size_t i = 0; i < COUNT_OF(formats); i++)
+    for (long at = 0;; at++) {
+      memory_sink out = {.fail_at = at};
+      xt_status status = save(formats[i], &out, at % 2, 100000, &error);
+      bool failed = out.writes > at;
+      CHECK(failed ? status == XT_STATUS_io && strstr(error.message, "full") : status == XT_STATUS_ok);
+      xt_buffer_free(&out.out);
+      if (!failed) break;
+    }
+}
+
+static void every_failing_allocation_ends_the_save(void) {
+  xt_error error;
+  for (size_t i = 0; i < COUNT_OF(formats); i++)
+    for (long at = 0;; at++) {
+      memory_sink out = {.fail_at = -1};
+      allocations = 0, fail_at = at;
+      xt_status status = save(formats[i], &out, false, 100000, &error);
+      fail_at = -1;
+      bool failed = allocations > at;
+      /* Without memory for its table of names, the pickler writes them again. */
+      CHECK(status == XT_STATUS_ok || (failed && status == XT_STATUS_no_memory));
+      if (status == XT_STATUS_ok) read_back(&out);
+      xt_buffer_free(&out.out);
+      if (!failed) break;
+    }
+}
+
+static void some_dtypes_have_no_safetensors_name(void) {
+  CHECK(!strcmp(xt_safetensors_dtype(XT_bfloat16), "BF16") && !xt_safetensors_dtype(XT_complex128));
+  int named = 0;
+  for (int dtype = 0; dtype < XT_DTYPE_COUNT; dtype++) named += xt_safetensors_dtype((xt_dtype)dtype) != NULL;
+  CHECK(named == 20);
+}
+
+int main(void) {
+  for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
+  return RUN_TESTS("write", each_format_reads_back, every_failing_write_ends_the_save,
+                   every_failing_allocation_ends_the_save, some_dtypes_have_no_safetensors_name);
+}

@@ -1,0 +1,58 @@
+/* The small wrappers of the operating system. */
+#include <string.h>
+
+#include "check.h"
+#include "core/os/cpu.h"
+#include "core/os/libraries.h"
+#include "core/os/random.h"
+#include "core/os/thread.h"
+#include "faults.h"
+
+static void there_is_a_cpu(void) { CHECK(xt_cpu_count() >= 1); }
+
+static bool all_zero(const uint8_t *bytes, size_t size) {
+  for (size_t i = 0; i < size; i++)
+    if (bytes[i]) return false;
+  return true;
+}
+
+/* Also without the system's generator, and for a size that is not a multiple of a word. */
+static void random_bytes_differ(void) {
+  for (fault_errno = ENOSYS, fault_at = -1; fault_at <= 0; fault_at++) {
+    uint8_t a[27] = {0}, b[27] = {0};
+    fault_calls = 0;
+    xt_random_fill(a, 25);
+    fault_calls = 0;
+    xt_random_fill(b, 25);
+    CHECK(memcmp(a, b, 25) && !all_zero(a, 25) && !all_zero(a + 16, 9) && all_zero(a + 25, 2));
+  }
+  fault_at = -1;
+}
+
+static void *ignore(void *argument) { return argument; }
+
+static void a_thread_that_cannot_start_is_reported(void) {
+  fault_calls = 0, fault_at = 0;
+  CHECK(!xt_thread_start(ignore, NULL));
+  fault_at = -1;
+}
+
+static void count_library(void *context, const char *library) {
+  (void)library;
+  ++*(int *)context;
+}
+
+static void libraries(void) {
+  const char *reason = NULL;
+  int count = 0;
+  CHECK(!xt_libraries_open("/nonexistent/library.so", &reason) && reason && strstr(reason, "nonexistent"));
+  void *self = xt_libraries_open(NULL, &reason);
+  CHECK(self && xt_libraries_symbol(self, "malloc") && !xt_libraries_symbol(self, "no_such_symbol"));
+  xt_libraries_each(count_library, &count);
+  CHECK(count > 0);
+  xt_libraries_pin(&count);
+}
+
+int main(void) {
+  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, a_thread_that_cannot_start_is_reported, libraries);
+}
