@@ -3,7 +3,8 @@
 #     MIX_ENV=test mix run --no-deps-check test/fire/hostile.exs SECONDS SEED
 #
 # The first round has every file in its usual size, in an order that depends on the seed. Further rounds choose the size.
-# NAME (environment) limits the files to those whose name contains it; FORM=short takes the calls of the test.
+# The environment variables NAME and CALL limit the files and the calls to those whose names contain them; FORM=short
+# takes the calls of the test.
 alias ExTorch.HostileFiles.Round
 
 {seconds, seed} =
@@ -13,6 +14,13 @@ alias ExTorch.HostileFiles.Round
   end
 
 form = if System.get_env("FORM") == "short", do: :short, else: :long
-totals = Round.fire(seconds, seed, name: System.get_env("NAME") || "", form: form)
+
+totals =
+  Round.fire(seconds, seed,
+    name: System.get_env("NAME") || "",
+    call: System.get_env("CALL"),
+    form: form
+  )
+
 IO.puts(Round.line(totals))
 if Round.failed?(totals), do: System.halt(1)

@@ -22,6 +22,8 @@ defmodule ExTorch.HostileFiles.Calls do
       {:object, :path, ordered: true},
       {:tensor, :path, []},
       {:only, :path, []},
+      {:task, :path, []},
+      {:missing, :path, []},
       {:store_apply, :path, []}
     ]
   end
@@ -44,7 +46,13 @@ defmodule ExTorch.HostileFiles.Calls do
         {:lazy, :path, []},
         {:gunzip, :large, []}
       ] ++
-      [{:store_keys, :path, []}, {:store_apply, :path, []}] ++ streams ++ reads
+      [{:store_keys, :path, []}, {:store_apply, :path, []}, {:store_auto, :path, []}] ++
+      [
+        {:task, :path, []},
+        {:missing, :path, []},
+        {:save, :path, []},
+        {:save, :path, ordered: true}
+      ] ++ streams ++ reads
   end
 
   @doc "Reads what a call needs into memory, so that this is not measured."
@@ -70,6 +78,15 @@ defmodule ExTorch.HostileFiles.Calls do
         [only: fn name -> :erlang.phash2(name, 2) == 0 end] ++ opts
       )
 
+  # The result becomes a message, which is a copy without shared parts.
+  def run({:task, :path, opts}, {path, _}),
+    do: Task.await(Task.async(fn -> ExTorch.load(path, opts) end), :infinity)
+
+  def run({:save, :path, opts}, {path, _}) do
+    with {:ok, term} <- ExTorch.load(path, opts),
+         do: {:ok, term |> Streaming.save() |> Enum.reduce(0, &(IO.iodata_length(&1) + &2))}
+  end
+
   def run({:stream, size, opts}, {_, bytes}) do
     with {:ok, term, _rest} <- Streaming.load(chunks(bytes, size), opts), do: {:ok, term}
   end
@@ -89,6 +106,13 @@ defmodule ExTorch.HostileFiles.Calls do
 
   def run({:store_apply, :path, opts}, {path, _}) do
     store = Store.PyTorch.new(path, [allow_partial: true, validate: false] ++ opts)
+    Store.apply_to(store, %{"w" => ExTorch.zeros({1}), "0" => ExTorch.zeros({1})})
+  end
+
+  def run({:store_auto, :path, opts}, {path, _}) do
+    store =
+      Store.PyTorch.new(path, [allow_partial: true, top_level_key: :auto, renumber: true] ++ opts)
+
     Store.apply_to(store, %{"w" => ExTorch.zeros({1}), "0" => ExTorch.zeros({1})})
   end
 
@@ -117,6 +141,13 @@ defmodule ExTorch.HostileFiles.Calls do
         with {:error, %{reason: :ambiguous}} <- Checkpoint.tensor(ckpt, name),
              do: Checkpoint.tensor(ckpt, List.last(Checkpoint.entries(ckpt)).path)
     end
+  end
+
+  # Errors that suggest similar names.
+  defp read(:missing, ckpt) do
+    with {:error, %{reason: :not_found}} <- Checkpoint.tensor(ckpt, "layer1.wieght"),
+         {:error, %{reason: :not_found}} <- Checkpoint.tensor(ckpt, ["layer1", 0]),
+         do: Checkpoint.entry(ckpt, String.duplicate("k", 100_000))
   end
 
   defp read(:describe, ckpt),

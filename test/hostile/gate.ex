@@ -6,7 +6,7 @@ defmodule ExTorch.HostileFiles.Gate do
 
   @mib 1_048_576
   @memory 64 * @mib
-  @message 4096
+  @message 8192
   @kill_bytes 1536 * @mib
   @kill_ms 15_000
 
@@ -76,6 +76,13 @@ defmodule ExTorch.HostileFiles.Gate do
   # What is damaged in one storage or record is found by the calls that read it.
   defp more({call, _, opts}, file) when call in [:open, :keys, :entries, :object, :describe],
     do: strict(opts) ++ Map.get(file, :lazy, [])
+
+  defp more({:missing, _, _}, _file), do: [:not_found, :ambiguous]
+
+  # A module of two tensors does not fit the file.
+  defp more({:store_auto, _, _}, _file), do: [:not_found, :ambiguous, :bad_argument, :corrupt]
+  # Not all that can be read can be written.
+  defp more({:save, _, _}, _file), do: [:bad_argument, :unsupported, :limit]
 
   defp more({call, _, opts}, file)
        when call in [:tensor, :only, :store_keys, :store_apply, :records, :lazy],

@@ -47,7 +47,7 @@ defmodule ExTorch.HostileFiles.Round do
   def one(file, n, dir, opts, {totals, gate}) do
     file = write(file, n, dir)
     started = System.monotonic_time(:millisecond)
-    {results, gate} = Gate.run(gate, file, Calls.all(file.kind, opts[:form]))
+    {results, gate} = Gate.run(gate, file, calls(file, opts))
     lines = Gate.describe(results, file)
 
     if System.get_env("TRACE"),
@@ -56,6 +56,10 @@ defmodule ExTorch.HostileFiles.Round do
     Enum.each(lines, &IO.puts/1)
     totals = %{totals | files: totals.files + 1, failures: lines ++ totals.failures}
     {Enum.reduce(results, totals, &count/2), gate}
+  end
+
+  defp calls(file, opts) do
+    for call <- Calls.all(file.kind, opts[:form]), inspect(call) =~ (opts[:call] || ""), do: call
   end
 
   defp count({_, measured, failures}, totals) do

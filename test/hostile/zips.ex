@@ -34,6 +34,28 @@ defmodule ExTorch.HostileFiles.Zips do
         end,
         stream: [:ok]
       ),
+      file(
+        "zip: false descriptors in a record whose size follows it",
+        100_000,
+        10..1_000_000,
+        [:ok],
+        fn n ->
+          data = :binary.copy(<<"PK", 7, 8, 0::32, 5::little-32, 5::little-32>>, n)
+          size = byte_size(data)
+
+          descriptor =
+            <<"PK", 7, 8, :erlang.crc32(data)::little-32, size::little-32, size::little-32>>
+
+          valid([
+            {"a/.data/x", data,
+             flags: 8,
+             bytes: data <> descriptor,
+             packed: size,
+             local: [crc: 0, size: 0, packed: 0]}
+          ])
+        end,
+        stream: [:unsupported, :corrupt, :limit]
+      ),
       file("zip: records with long names", 300, 2..2000, [:ok, :corrupt, :limit], fn n ->
         valid(for i <- 1..n, do: {"a/" <> :binary.copy("n", 60_000) <> "#{i}", ""})
       end),
