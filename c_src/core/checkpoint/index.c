@@ -208,7 +208,7 @@ static uint64_t path_weight(const walker *w, const step *to) {
 /* Counts a node and its terms. The terms of a tensor are those of its entry. */
 static xt_status weigh(walker *w, const xt_node *node, const step *to, bool in_key) {
   uint64_t bytes = xt_weight_of(node);
-  if (node->kind == XT_NODE_TENSOR) bytes = XT_WEIGHT_ENTRY + path_weight(w, to) + w->name.size;
+  if (node->kind == XT_NODE_TENSOR) bytes = xt_weight_of_entry(node->tensor) + path_weight(w, to) + w->name.size;
   if (in_key) w->key_weight += bytes;
   if (++w->nodes > w->limits->max_nodes)
     return xt_error_set(w->error, XT_STATUS_limit,

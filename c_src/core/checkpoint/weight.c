@@ -30,3 +30,7 @@ static uint64_t term_bytes(const xt_node *node) {
 
 /* Twice, because the garbage collector copies terms while the old ones exist. */
 uint64_t xt_weight_of(const xt_node *node) { return 2 * term_bytes(node); }
+
+uint64_t xt_weight_of_entry(const xt_tensor_desc *tensor) {
+  return 800 + 40 * (uint64_t)tensor->ndim + 400 * (uint64_t)tensor->part_count;
+}

@@ -9,7 +9,9 @@
 
 uint64_t xt_weight_of(const xt_node *node);
 
-/* The weight of an index entry and its tensor, besides its path and a long name. */
-enum { XT_WEIGHT_ENTRY = 850, XT_WEIGHT_STEP = 24 };
+/* The weight of an index entry with its tensor, native memory included, besides its name and path. */
+uint64_t xt_weight_of_entry(const xt_tensor_desc *tensor);
+
+enum { XT_WEIGHT_STEP = 24 }; /* of one step of a path, besides its key */
 
 #endif
