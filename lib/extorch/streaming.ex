@@ -124,23 +124,22 @@ defmodule ExTorch.Streaming do
   defp feed_next(pull, loader) do
     case Pull.next(pull) do
       {:ok, chunk, pull} ->
-        case feed_or_stop(pull, loader, chunk) do
-          {:more, loader} -> feed_next(pull, loader)
-          other -> Pull.stop(pull) && other
-        end
+        with {:more, loader} <- feed_or_stop(pull, loader, chunk), do: feed_next(pull, loader)
 
       {:done, _pull} ->
         {:more, loader}
 
-      {:raised, exception} ->
+      {:raised, exception, _pull} ->
         Loader.ended(loader)
         Pull.reraise(exception)
     end
   end
 
-  # A callback may raise.
+  # Stops the enumerable unless it is needed further. A callback may raise.
   defp feed_or_stop(pull, loader, chunk) do
-    Loader.feed(loader, chunk)
+    result = Loader.feed(loader, chunk)
+    unless match?({:more, _}, result), do: Pull.stop(pull)
+    result
   catch
     kind, reason ->
       Pull.stop(pull)
@@ -166,14 +165,14 @@ defmodule ExTorch.Streaming do
     options = Loader.check!(opts)
 
     Stream.resource(
-      fn -> {Pull.start(enumerable), Loader.start(options, false)} end,
+      fn -> {Pull.start(enumerable), {:more, Loader.start(options, false)}} end,
       &next_tensors/1,
       &stop_tensors/1
     )
   end
 
   defp stop_tensors({pull, state}) do
-    if is_struct(state, Loader), do: Loader.ended(state)
+    with {:more, loader} <- state, do: Loader.ended(loader)
     Pull.stop(pull)
   end
 
@@ -183,13 +182,13 @@ defmodule ExTorch.Streaming do
   defp next_tensors({_pull, {:failed, error}}), do: raise(error)
   defp next_tensors({_pull, {:raised, exception}}), do: Pull.reraise(exception)
 
-  defp next_tensors({pull, loader}) do
+  defp next_tensors({pull, {:more, loader}}) do
     case Pull.next(pull) do
       {:ok, chunk, pull} ->
         {result, ready} = push(loader, chunk)
 
         case result do
-          {:more, loader} -> {ready, {pull, loader}}
+          {:more, loader} -> {ready, {pull, {:more, loader}}}
           {:done, nil, _rest} -> {ready, {pull, :done}}
           {:error, error} -> {ready, {pull, {:failed, error}}}
         end
@@ -198,9 +197,9 @@ defmodule ExTorch.Streaming do
         {:error, error} = Loader.ended(loader)
         {[], {pull, {:failed, error}}}
 
-      {:raised, exception} ->
+      {:raised, exception, pull} ->
         Loader.ended(loader)
-        {[], {:closed, {:raised, exception}}}
+        {[], {pull, {:raised, exception}}}
     end
   end
 

@@ -11,14 +11,14 @@ defmodule ExTorch.Streaming.Pull do
   @type exception :: {:error | :exit | :throw, term(), Exception.stacktrace()}
 
   # An enumerable that raises has released its resources, so it must not be stopped.
-  @spec next(t()) :: {:ok, term(), t()} | {:done, t()} | {:raised, exception()}
+  @spec next(t()) :: {:ok, term(), t()} | {:done, t()} | {:raised, exception(), t()}
   def next(pull) do
     case pull.({:cont, :none}) do
       {:suspended, item, pull} -> {:ok, item, pull}
       {_done_or_halted, _} -> {:done, :closed}
     end
   catch
-    kind, reason -> {:raised, {kind, reason, __STACKTRACE__}}
+    kind, reason -> {:raised, {kind, reason, __STACKTRACE__}, :closed}
   end
 
   @spec reraise(exception()) :: no_return()
