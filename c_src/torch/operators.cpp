@@ -271,6 +271,9 @@ xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t 
     {
       Writes registered;
       writes = registered.prepare(handle, stack);
+      /* An operator with several out= arguments returns references to them. LibTorch drops the arguments before it
+       * reads those references, and relies on the caller to keep the tensors alive. */
+      Stack kept(writes ? stack : Stack());
       handle.callBoxed(&stack);
     }
     Results results{arena, {}};
