@@ -1,6 +1,7 @@
 /* Loading of the NIF library: the NIF table and the resource types. LibTorch is loaded afterwards, by native_load/2
  * (libtorch.c). */
 #include "core/memory/reaper.h"
+#include "core/os/exit_guard.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
@@ -29,17 +30,29 @@ static bool open_resources(ErlNifEnv *env, ErlNifResourceFlags flags) {
 
 static char instance; /* its address identifies this copy of the library in the process */
 
+/* OTP 26 and newer announce a halt before the process exits: calls can then end, and a load of LibTorch complete. */
+#if ERL_NIF_MAJOR_VERSION > 2 || ERL_NIF_MINOR_VERSION >= 17
+static void on_halt(void *priv_data) {
+  (void)priv_data;
+  xt_exit_guard_halt();
+}
+static void set_on_halt(ErlNifEnv *env) { enif_set_option(env, ERL_NIF_OPT_ON_HALT, on_halt); }
+#else
+static void set_on_halt(ErlNifEnv *env) { (void)env; }
+#endif
+
 static int load(ErlNifEnv *env, void **priv_data, ERL_NIF_TERM load_info) {
   (void)load_info;
   *priv_data = &instance;
   xt_term_load(env);
   if (!xt_reaper_start()) return 1;
+  set_on_halt(env);
   return open_resources(env, ERL_NIF_RT_CREATE) ? 0 : 2;
 }
 
 /* Called when the module is loaded again while its old code exists. Tensors belong to the copy of the library that
- * created them, so the new module takes over only if it has the same copy. A library with the same path is the same copy
- * even if the file was replaced; one with another path is not, and is refused. */
+ * created them, so the new module takes over only if it has the same copy. A library with the same path is the same
+ * copy even if the file was replaced; one with another path is not, and is refused. */
 static int upgrade(ErlNifEnv *env, void **priv_data, void **old_priv_data, ERL_NIF_TERM load_info) {
   (void)load_info;
   if (*old_priv_data != &instance) return 1;

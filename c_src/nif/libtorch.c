@@ -88,10 +88,11 @@ ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !enif_get_int(env, argv[1], &threads) || threads < 0)
     return enif_make_badarg(env);
-  if (open_torch(path, loaded_libtorchs(env).first, &xt_torch_failure) != XT_STATUS_ok)
-    return xt_make_error(env, &xt_torch_failure);
+  if (!xt_exit_guard_begin_load()) return xt_make_failure(env, XT_STATUS_stopping, "the node is stopping");
+  xt_status status = open_torch(path, loaded_libtorchs(env).first, &xt_torch_failure);
+  xt_exit_guard_end_load();
+  if (status != XT_STATUS_ok) return xt_make_error(env, &xt_torch_failure);
   if (threads) xt_torch->set_num_threads(threads);
-  xt_exit_guard_install();
   return xt_make_ok(env, loaded_libtorchs(env).paths);
 }
 

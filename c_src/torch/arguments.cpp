@@ -106,6 +106,9 @@ bool convert_list(const c10::TypePtr &element, const xt_value &value, int64_t re
       if (!convert_argument(element, value.list.items[i], 0, false, item, cost)) return false;
       list.push_back(std::move(item));
     }
+    /* Like torch, accepts a list of one number for a parameter of type int[2]. */
+    while (repeat > 1 && value.list.count == 1 && list.size() < static_cast<size_t>(repeat))
+      list.push_back(list.get(0));
   } else {
     /* Like torch, accepts one number for a parameter of type int[2]. */
     c10::IValue item;

@@ -45,10 +45,6 @@ const std::unordered_map<std::string, Overloads> &operators() {
   fail(XT_STATUS_not_found, text + (similar.empty() ? "" : "?"));
 }
 
-/* Operators that read files, replace or move the memory of a tensor, or belong to autograd. */
-const char *const denied[] = {"aten::from_file",   "aten::set_",      "aten::set_data",     "aten::requires_grad_",
-                              "aten::retain_grad", "aten::_backward", "aten::record_stream"};
-
 std::string full_name(const std::string &requested) {
   if (requested.find("::") != std::string::npos) return requested;
   if (requested[0] == '_')
@@ -59,20 +55,13 @@ std::string full_name(const std::string &requested) {
   return "aten::" + requested;
 }
 
-void check_allowed(const std::string &full) {
-  for (const char *name : denied)
-    if (full == name)
-      fail(XT_STATUS_forbidden, full + " is not available: it reads files, belongs to autograd or replaces memory that "
-                                       "may be shared; create a new tensor instead");
-}
-
 /* Returns the overloads of "add", "aten::add" or "aten::add.Tensor"; only the named one in the last case. */
 Overloads lookup(const std::string &requested) {
   std::string full = full_name(requested), overload;
   auto dot = full.find('.', full.find("::"));
   bool has_overload = dot != std::string::npos;
   if (has_overload) overload = full.substr(dot + 1), full.resize(dot);
-  check_allowed(full);
+  check_allowed(full, overload);
   auto entry = operators().find(full);
   if (entry == operators().end()) fail_unknown(requested, full);
   if (!has_overload) return entry->second;
@@ -111,6 +100,16 @@ bool find_argument(const xt_op_call &call, const c10::Argument &parameter, size_
   return true;
 }
 
+/* Whether a list has the length of the parameter's type, int[2]. Operators rely on it. An empty list is valid if it is
+ * the default, and int[1] stands for a list of any length. */
+bool has_length(const c10::IValue &list, const c10::Argument &parameter) {
+  if (!list.isList() || !parameter.N() || *parameter.N() < 2) return true;
+  size_t length = list.toListRef().size();
+  const auto &value = parameter.default_value();
+  if (length == 0 && value && value->isList() && value->toListRef().empty()) return true;
+  return length == static_cast<size_t>(*parameter.N());
+}
+
 /* Appends the argument for parameter i, or its default value, to the stack. */
 bool add_argument(const xt_value *value, const c10::Argument &parameter, size_t i, Match &match) {
   c10::IValue slot;
@@ -126,6 +125,11 @@ bool add_argument(const xt_value *value, const c10::Argument &parameter, size_t 
     if (!convert_argument(parameter.real_type(), *value, repeat, i > 0, slot, match.cost)) {
       match.problem = "argument `" + parameter.name() + "` expects " + parameter.real_type()->str() + ", got " +
                       describe_value(*value);
+      return false;
+    }
+    if (!has_length(slot, parameter)) {
+      match.problem = "argument `" + parameter.name() + "` expects a list of " + std::to_string(*parameter.N()) +
+                      ", got " + describe_value(*value);
       return false;
     }
     match.matched++;
@@ -268,9 +272,14 @@ xt_status op(const xt_op_call *call, xt_arena *arena, xt_value **values, size_t 
     const auto &handle = resolved.first;
     const auto &schema = handle.schema();
     auto &stack = resolved.second;
+    check_allowed(schema.name(), schema.overload_name());
+    check_arguments(schema, stack);
     {
       Writes registered;
       writes = registered.prepare(handle, stack);
+      /* An operator with several out= arguments returns references to them. LibTorch drops the arguments before it
+       * reads those references, and relies on the caller to keep the tensors alive. */
+      Stack kept(writes ? stack : Stack());
       handle.callBoxed(&stack);
     }
     Results results{arena, {}};

@@ -47,6 +47,14 @@ private:
   std::forward_list<xt_frozen> ranges; /* at fixed addresses */
 };
 
+/* ---- checks.cpp ---- */
+
+/* Fails if the operator, or this overload of it, is not available. */
+void check_allowed(const std::string &full, const std::string &overload);
+
+/* Checks arguments that LibTorch would not check. */
+void check_arguments(const c10::FunctionSchema &schema, const Stack &stack);
+
 /* ---- operators.cpp ---- */
 
 /* Builds the table of operators. */

@@ -132,6 +132,18 @@ defmodule ExTorch.OpTest do
     end
   end
 
+  test "an operator with several out= arguments returns them" do
+    t = ExTorch.tensor([1.0, 3.0, 2.0])
+    {min, max} = {ExTorch.zeros({}), ExTorch.zeros({})}
+
+    for _ <- 1..100 do
+      assert {a, b} = ExTorch.op("aten::aminmax.out", [t], dim: 0, min: min, max: max)
+      assert {Tensor.to_list(a), Tensor.to_list(b)} == {1.0, 3.0}
+    end
+
+    assert {Tensor.to_list(min), Tensor.to_list(max)} == {1.0, 3.0}
+  end
+
   describe "the error for an invalid call" do
     test "contains the operator, the parameter and its type" do
       t = ExTorch.ones({2, 2})

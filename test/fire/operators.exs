@@ -1,7 +1,9 @@
 # Calls every operator of LibTorch with random arguments, in child VMs.
 #
-#   elixir -pa _build/test/lib/extorch/ebin test/fire/operators.exs [seconds] [seed] [only operators with this prefix]
+#   elixir -pa _build/test/lib/extorch/ebin test/fire/operators.exs [seconds] [seed] [all | prefix]
 #   elixir -pa _build/test/lib/extorch/ebin test/fire/operators.exs repeat SEED CALL OPERATOR
+#
+# By default, the operators that need no full name: those of aten, without internal ones (aten::_x). With `all`, those too.
 #
 # A call must return or raise ExTorch.Error, and must not change a binary. The parent counts what ends a child: the
 # operator is reported with the seed and the number of the call, and not called again. Each call depends only on the seed
@@ -241,7 +243,7 @@ defmodule Fire.Child do
           else: {args, [{name, Random.argument(type, context)} | kwargs]}
       end)
 
-    if show, do: IO.inspect({schema.name, args, kwargs}, limit: :infinity)
+    if show, do: show({schema.name, args, kwargs})
 
     try do
       use_results(ExTorch.op(schema.name, Enum.reverse(args), Enum.reverse(kwargs)))
@@ -254,6 +256,12 @@ defmodule Fire.Child do
         do: exit(:changed)
 
     :ok
+  end
+
+  # Waits until it is printed: the call may end this VM.
+  defp show(call) do
+    IO.inspect(call, limit: 20, width: 120)
+    Process.sleep(300)
   end
 
   # Reads the results: memory outside of a tensor would be noticed here.
@@ -286,8 +294,7 @@ defmodule Fire.Operators do
   def main(args) do
     seconds = args |> Enum.at(0, "60") |> String.to_integer()
     seed = args |> Enum.at(1, "#{:rand.uniform(1_000_000)}") |> String.to_integer()
-    prefix = Enum.at(args, 2, "")
-    schemas = Enum.filter(Fire.Schemas.all(), &String.starts_with?(&1.name, prefix))
+    schemas = Enum.filter(Fire.Schemas.all(), &selected?(&1.name, Enum.at(args, 2)))
     dir = Path.join(System.tmp_dir!(), "extorch_fire_#{System.os_time()}")
     File.mkdir_p!(dir)
     now = System.monotonic_time(:millisecond)
@@ -309,6 +316,10 @@ defmodule Fire.Operators do
     report(final, length(schemas))
     if final.kills == [] and final.changed == [], do: :ok, else: System.halt(1)
   end
+
+  defp selected?(name, nil), do: name =~ ~r/^aten::[^_]/
+  defp selected?(_, "all"), do: true
+  defp selected?(name, prefix), do: String.starts_with?(name, prefix)
 
   defp run(state) do
     File.write!(state.dir <> "/schemas", :erlang.term_to_binary(state.schemas))

@@ -12,9 +12,15 @@ void xt_exit_guard_leave(void);
 /* Returns whether the process is exiting. A call that waits for another thread must give up then. */
 bool xt_exit_guard_stopping(void);
 
-/* Registers the exit handler, once. Must be called after LibTorch is loaded, so that the handler runs before LibTorch's
- * own. The handler rejects new calls and waits up to two seconds for those that are inside. If some still are, it ends
- * the process at once. */
-void xt_exit_guard_install(void);
+/* Must surround the load of LibTorch, which takes some hundred milliseconds. Returns false if the process is exiting.
+ *
+ * They register the exit handler, which rejects new calls and waits up to two seconds for those that are inside. If
+ * some still are, it ends the process at once. It also does that during a load. After the load, the handler runs before
+ * those of LibTorch. */
+bool xt_exit_guard_begin_load(void);
+void xt_exit_guard_end_load(void);
+
+/* Does the work of the handler, except for ending the process. For a runtime system that announces its exit. */
+void xt_exit_guard_halt(void);
 
 #endif
