@@ -5,8 +5,8 @@ usage: coverage.py BUILD_DIRECTORY LIST LEAST_PERCENT
 
 Prints a table of files with their uncovered lines. Fails if less than LEAST_PERCENT of all lines are covered, or if an
 error return is neither reached nor named in LIST. A line can contain a condition and a return: it is reached only if
-gcov has seen every block of it. LIST has lines "file: text of the source line: reason"; a line of it that names nothing
-unreached is an error too, so that it does not grow stale.
+gcov has seen every block of it. LIST has lines "file | function | text of the source line | reason"; a line of it that
+names nothing unreached is an error too, so that it does not grow stale.
 """
 import collections
 import glob
@@ -22,20 +22,22 @@ ERROR = re.compile(
 
 
 def read_gcov(directory):
-    """Returns {file: {line: (count, reached)}} of c_src/core. A header has the sum over the files that include it."""
+    """Returns {file: {line: (count, reached, function)}} of c_src/core, headers summed over the files that include them."""
     lines = collections.defaultdict(dict)
     data = glob.glob(os.path.join(directory, "**/*.gcda"), recursive=True)
     for start in range(0, len(data), 50):
-        output = subprocess.run(["gcov", "--json-format", "--stdout", *data[start:start + 50]], check=True, capture_output=True).stdout
+        command = ["gcov", "--json-format", "--stdout", *data[start:start + 50]]
+        output = subprocess.run(command, check=True, capture_output=True).stdout
         for document in output.splitlines():
             for file in json.loads(document)["files"]:
                 name = os.path.relpath(file["file"])
                 if not name.startswith("c_src/core/"):
                     continue
                 for line in file["lines"]:
-                    count, reached = lines[name].get(line["line_number"], (0, False))
+                    count, reached, _ = lines[name].get(line["line_number"], (0, False, ""))
                     whole = line["count"] > 0 and not line["unexecuted_block"]
-                    lines[name][line["line_number"]] = (count + line["count"], reached or whole)
+                    function = line.get("function_name", "")
+                    lines[name][line["line_number"]] = (count + line["count"], reached or whole, function)
     return lines
 
 
@@ -54,8 +56,8 @@ def read_list(path):
     named = {}
     for line in open(path, encoding="utf-8"):
         if line.strip() and not line.startswith("#"):
-            file, text, reason = (part.strip() for part in line.split(" | "))
-            named[(file, text)] = reason
+            key, reason = line.strip().rsplit(" | ", 1)
+            named[tuple(key.split(" | ", 2))] = reason
     return named
 
 
@@ -65,24 +67,25 @@ def main(directory, list_path, least):
     for file in sorted(coverage):
         source = open(file, encoding="utf-8").read().splitlines()
         lines = sorted(coverage[file].items())
-        missing = [number for number, (count, _) in lines if count == 0]
-        print(f"{100 * (len(lines) - len(missing)) / len(lines):6.1f} %  {len(lines):4}  {file:45} {ranges(missing)}".rstrip())
+        missing = [number for number, (count, _, _) in lines if count == 0]
+        part = 100 * (len(lines) - len(missing)) / len(lines)
+        print(f"{part:6.1f} %  {len(lines):4}  {file:45} {ranges(missing)}".rstrip())
         total, covered = total + len(lines), covered + len(lines) - len(missing)
-        for number, (_, reached) in lines:
+        for number, (_, reached, function) in lines:
             text = source[number - 1].strip()
             if not ERROR.search(text):
                 continue
             errors, errors_reached = errors + 1, errors_reached + reached
-            if not reached and (file, text) in named:
-                used.add((file, text))
+            if not reached and (file, function, text) in named:
+                used.add((file, function, text))
             elif not reached:
-                unnamed.append(f"{file}:{number}: {text}")
+                unnamed.append(f"{file}:{number}: {function} | {text}")
     percent = 100 * covered / total
     print(f"{percent:6.1f} %  {total:4}  total")
-    print(f"error returns: {errors}, reached {errors_reached}, named in {list_path} {errors - errors_reached - len(unnamed)}")
+    print(f"error returns: {errors}, reached {errors_reached}, named {errors - errors_reached - len(unnamed)}")
     for line in unnamed:
         print(f"not reached and not named: {line}")
-    stale = [f"{file} | {text}" for file, text in named if (file, text) not in used]
+    stale = [" | ".join(key) for key in named if key not in used]
     for line in stale:
         print(f"named in {list_path}, but reached or gone: {line}")
     if percent < least:

@@ -77,6 +77,7 @@ static const refusal refusals[] = {
     {P("ca\nb\nNR."), C, "arguments are not a tuple", 0, 0},
     {P("ca\nb\n(tN\222."), C, "keyword arguments are not a dict", 0, 0},
     {P("ca\nb\nN(d\222."), C, "arguments are not a tuple", 0, 0},
+    {P("\222."), C, "stack underflow", 0, 0},
     {P("(o"), C, "no class above the mark", 0, 0},
     {P("Nb"), C, "stack underflow", 0, 0},
     {P("NNb"), C, "state set on a value that cannot have one", 0, 0},
