@@ -143,7 +143,7 @@ static void choose_name(choices *in, xt_arena *arena, size_t number, const char 
   const char *rest;
   size_t rest_size, prefix = (size_t)sprintf(text, "%zu", number);
   choose_text(in, arena, &rest, &rest_size);
-  if (rest_size && rest[0] >= '0' && rest[0] <= '9') rest_size = 0;
+  if (rest_size > sizeof text - prefix || (rest_size && rest[0] >= '0' && rest[0] <= '9')) rest_size = 0;
   memcpy(text + prefix, rest, rest_size);
   *size = prefix + rest_size;
   *data = xt_arena_text(arena, text, *size);

@@ -90,6 +90,9 @@ for field in range(0, 160, 7):
     put("directory", f"tar.{field}", bytes([4, 0, 1, field, 0, 48 + field % 8]))
 for seed in range(24):
     put("save", f"{seed}", bytes((seed * 37 + i * i * 11 + i) % 256 for i in range(20 + 12 * seed)))
+for format in range(3):  # a tree with a long text, then a tensor
+    put("save", f"long.{format}", bytes([format, 0, 0, 2, 11, 255, 21, 2, 0, 3, 3, 0, 1, 99, 77]))
+
 # A rank-2 view of each dtype in each kind of file: columns, rows, strided rows (see view.c).
 for dtype in range(34):
     for kind in range(4):

@@ -28,7 +28,14 @@ static size_t put_utf8(char *to, uint32_t c) {
 
 static void choose_text(choices *in, xt_arena *arena, const char **data, size_t *size) {
   char text[200];
-  size_t count = choose_byte(in) % 24;
+  size_t count = choose_byte(in);
+  if (count == 255) { /* makes the pickle so large that the writer does not copy it */
+    char *large = xt_arena_alloc(arena, *size = 66000, 1);
+    memset(large, 'x', *size);
+    *data = large;
+    return;
+  }
+  count %= 24;
   *size = 0;
   for (size_t i = 0; i < count; i++) {
     uint32_t c = choose_byte(in);

@@ -17,7 +17,8 @@ typedef struct {
 
 static uint8_t contents[2][SECOND_BYTES];
 
-/* A file with two byte storages. */
+/* A file with two byte storages. The first one, which is read in parts, is the last in the file, so that a read past
+ * its end is an error. */
 static void make_file(int kind, xt_buffer *out) {
   static const int64_t bytes[] = {STORAGE_BYTES, SECOND_BYTES}, one = 1;
   storages s = {.count = 2};
@@ -28,15 +29,15 @@ static void make_file(int kind, xt_buffer *out) {
   for (int i = 0; i < 2; i++) {
     const char *key = i ? "1" : "0";
     fill_content(key, 1, contents[i], (size_t)bytes[i]);
-    s.payloads[i] = (xt_payload){{key[0]}, XT_uint8, bytes[i], (uint64_t)bytes[i], contents[i]};
+    s.payloads[1 - i] = (xt_payload){{key[0]}, XT_uint8, bytes[i], (uint64_t)bytes[i], contents[i]};
     put_tensor(&p, &(tensor_spec){key, XT_uint8, bytes[i], 0, 1, &bytes[i], &one, false});
   }
   xt_pickler_put_appends(&p);
   xt_pickler_stop(&p);
   zip_record records[] = {{"a/data.pkl", 10, p.out.data, p.out.size, false, true},
                           {"a/byteorder", 11, (const uint8_t *)"big", 3, false, false},
-                          {"a/data/0", 8, contents[0], STORAGE_BYTES, kind == COMPRESSED, kind != COMPRESSED},
-                          {"a/data/1", 8, contents[1], SECOND_BYTES, kind == COMPRESSED, kind != COMPRESSED}};
+                          {"a/data/1", 8, contents[1], SECOND_BYTES, kind == COMPRESSED, kind != COMPRESSED},
+                          {"a/data/0", 8, contents[0], STORAGE_BYTES, kind == COMPRESSED, kind != COMPRESSED}};
   if (kind != SWAPPED) records[1] = (zip_record){"a/version", 9, (const uint8_t *)"3\n", 2, false, false};
   zip_writer z = {.zip64 = true};
   if (kind == UNALIGNED) save_as(&xt_legacy_write, p.out.data, p.out.size, &s, out);
