@@ -46,6 +46,7 @@ defmodule ExTorch.HostileFiles.Child do
           %{
             answer: {:exit, inspect(reason, limit: 20, printable_limit: 200)},
             peak: 0,
+            unpacked: 0,
             ms: 0,
             own: 0
           }
@@ -73,6 +74,7 @@ defmodule ExTorch.HostileFiles.Child do
     %{
       answer: answer,
       peak: peak - before,
+      unpacked: Process.get(:unpacked, 0),
       ms: min(wall, cpu),
       wall: wall,
       own: own(value, max(native, 0), path)

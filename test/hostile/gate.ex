@@ -50,7 +50,7 @@ defmodule ExTorch.HostileFiles.Gate do
     |> Enum.map(&elem(&1, 0))
   end
 
-  def memory_limit(file, m), do: @memory + 16 * file.bytes + m.own
+  def memory_limit(file, m), do: @memory + 16 * max(file.bytes, m.unpacked) + m.own
   def time_limit(file), do: file.slack * (1_000 + div(file.bytes, 100_000))
 
   defp exception?(:dead), do: false
@@ -115,7 +115,17 @@ defmodule ExTorch.HostileFiles.Gate do
   end
 
   defp gone(answer, peak),
-    do: %{answer: answer, peak: peak, kept: 0, ms: 0, wall: 0, own: 0, leak: nil, gone: true}
+    do: %{
+      answer: answer,
+      peak: peak,
+      kept: 0,
+      unpacked: 0,
+      ms: 0,
+      wall: 0,
+      own: 0,
+      leak: nil,
+      gone: true
+    }
 
   defp kill(gate, why, rss) do
     System.cmd("kill", ["-9", gate.pid])
