@@ -2,9 +2,8 @@ defmodule ExTorch.HostileFiles.Catalogue do
   @moduledoc false
   # All files of the catalogue: the pickles in each container, and the files of the other modules. An element is a map:
   # `name`, `n` (the size, a number whose meaning is the file's own), `range` of sizes, `make` (the function from a size
-  # to the bytes, or to the files of a directory), `expect` (the acceptable answers), `kind` (:file or :index), and more
-  # answers that are acceptable from streams (`stream`), from calls that read only a part of the file (`lazy`, `read`) or
-  # with verify: true (`verify`).
+  # to the bytes, or to the files of a directory), `expect` (the acceptable answers), `stream` (further answers that are
+  # acceptable from streams) and `kind` (:file or :index).
   alias ExTorch.HostileFiles.{Archives, Gzips, Machine, Rebuilds, References, Texts, Zips}
   alias ExTorch.Test.{Formats, Pickle, Zip}
 
@@ -13,8 +12,13 @@ defmodule ExTorch.HostileFiles.Catalogue do
 
   @doc "All files. Pickles are in a zip, and in one of the other containers: which one depends on `turn`."
   def all(turn \\ 0) do
-    pickles() ++ packed(turn) ++ Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all()
+    pickles() ++ packed(turn) ++ whole()
   end
+
+  @doc "The files of the short form, without the other containers of pickles."
+  def short, do: pickles() ++ whole()
+
+  defp whole, do: Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all()
 
   @doc "The bytes of a file of the given size, or the files of a directory."
   def bytes(file, n), do: file.make.(n)

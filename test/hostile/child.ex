@@ -1,7 +1,7 @@
 defmodule ExTorch.HostileFiles.Child do
   @moduledoc false
-  # Runs in a separate VM: makes one call at a time and measures it. Requests and answers are terms with a length of four
-  # bytes before them, on the descriptors 3 and 4, so that nothing that is printed can disturb them.
+  # Runs in a separate VM: makes one call at a time and measures it. Requests and answers are terms with a length of
+  # four bytes before them, on the descriptors 3 and 4, so that nothing that is printed can disturb them.
   alias ExTorch.HostileFiles.Calls
   alias ExTorch.{Memory, Tensor}
   alias ExTorch.Python.RawTensor
@@ -46,6 +46,7 @@ defmodule ExTorch.HostileFiles.Child do
           %{
             answer: {:exit, inspect(reason, limit: 20, printable_limit: 200)},
             peak: 0,
+            unpacked: 0,
             ms: 0,
             own: 0
           }
@@ -73,9 +74,10 @@ defmodule ExTorch.HostileFiles.Child do
     %{
       answer: answer,
       peak: peak - before,
+      unpacked: Process.get(:unpacked, 0),
       ms: min(wall, cpu),
       wall: wall,
-      own: own(value, max(native, 0))
+      own: own(value, max(native, 0), path)
     }
   end
 
@@ -100,13 +102,27 @@ defmodule ExTorch.HostileFiles.Child do
 
   # ---- What a result may hold ----
 
-  # The bytes of the distinct tensors of a value. They are not more than the native memory that the value holds: views of
-  # one storage share it. Data that was read as a binary counts as a tensor does.
-  defp own({:data, data}, _native), do: byte_size(data)
+  # The bytes of the distinct tensors of a value, or of the file's storages if these are more: a tensor keeps the whole
+  # storage that it is a view of. Not more than the native memory that the value holds, because views share it. Data
+  # that was read as a binary counts as a tensor does.
+  defp own({:data, data}, _native, _path), do: byte_size(data)
 
-  defp own(value, native) do
+  defp own(value, native, path) do
     {tensors, raw, _} = walk([value], {%{}, %{}, 0})
-    min(sum(tensors), native) + sum(raw)
+    logical = sum(tensors)
+    min(if(native > logical, do: max(logical, storages(path)), else: logical), native) + sum(raw)
+  end
+
+  defp storages(path) do
+    case ExTorch.Checkpoint.open(path) do
+      {:ok, ckpt} ->
+        bytes = ckpt |> ExTorch.Checkpoint.storages() |> Enum.map(& &1.nbytes) |> Enum.sum()
+        ExTorch.Checkpoint.close(ckpt)
+        bytes
+
+      {:error, _} ->
+        0
+    end
   end
 
   defp sum(map), do: map |> Map.values() |> Enum.sum()

@@ -1,8 +1,8 @@
 defmodule ExTorch.HostileFiles.Gate do
   @moduledoc false
-  # Gives files to a separate VM (ExTorch.HostileFiles.Child) and judges what it measured. A VM that uses too much memory
-  # or time is ended, and another one takes its place. So is a VM that keeps memory after a call: the next call could use
-  # it unseen.
+  # Gives files to a separate VM (ExTorch.HostileFiles.Child) and judges what it measured. A VM that uses too much
+  # memory or time is ended, and another one takes its place. So is a VM that keeps memory after a call: the next call
+  # could use it unseen.
 
   @mib 1_048_576
   @memory 64 * @mib
@@ -50,8 +50,8 @@ defmodule ExTorch.HostileFiles.Gate do
     |> Enum.map(&elem(&1, 0))
   end
 
-  def memory_limit(file, m), do: @memory + 16 * file.bytes + m.own
-  def time_limit(file), do: 1_000 + div(file.bytes, 100_000)
+  def memory_limit(file, m), do: @memory + 16 * max(file.bytes, m.unpacked) + m.own
+  def time_limit(file), do: file.slack * (1_000 + div(file.bytes, 100_000))
 
   defp exception?(:dead), do: false
   defp exception?({:killed, _}), do: false
@@ -73,10 +73,6 @@ defmodule ExTorch.HostileFiles.Gate do
     strict(opts) ++ Map.get(file, :stream, []) ++ if(call == :stream_tensors, do: [:ok], else: [])
   end
 
-  # What is damaged in one storage or record is found by the calls that read it.
-  defp more({call, _, opts}, file) when call in [:open, :keys, :entries, :object, :describe],
-    do: strict(opts) ++ Map.get(file, :lazy, [])
-
   defp more({:missing, _, _}, _file), do: [:not_found, :ambiguous]
 
   # A module of two tensors does not fit the file.
@@ -84,13 +80,7 @@ defmodule ExTorch.HostileFiles.Gate do
   # Not all that can be read can be written.
   defp more({:save, _, _}, _file), do: [:bad_argument, :unsupported, :limit]
 
-  defp more({call, _, opts}, file)
-       when call in [:tensor, :only, :store_keys, :store_apply, :records, :lazy],
-       do: strict(opts) ++ Map.get(file, :lazy, []) ++ Map.get(file, :read, [])
-
-  defp more({_, _, opts}, file),
-    do: strict(opts) ++ if(opts[:verify], do: Map.get(file, :verify, []), else: [])
-
+  defp more({_, _, opts}, _file), do: strict(opts)
   defp more(_call, _file), do: []
 
   defp strict(opts), do: if(opts[:strict], do: [:forbidden], else: [])
@@ -102,7 +92,7 @@ defmodule ExTorch.HostileFiles.Gate do
   defp request(gate, path, call) do
     Port.command(gate.port, :erlang.term_to_binary({path, call}))
     measured = await(gate, System.monotonic_time(:millisecond) + @kill_ms)
-    used_up? = is_map_key(measured, :gone) or measured.leak || measured.kept > @kept
+    used_up? = is_map_key(measured, :gone) or measured.leak != nil or measured.kept > @kept
     {measured, if(used_up?, do: stop(gate), else: gate)}
   end
 
@@ -125,7 +115,17 @@ defmodule ExTorch.HostileFiles.Gate do
   end
 
   defp gone(answer, peak),
-    do: %{answer: answer, peak: peak, kept: 0, ms: 0, wall: 0, own: 0, leak: nil, gone: true}
+    do: %{
+      answer: answer,
+      peak: peak,
+      kept: 0,
+      unpacked: 0,
+      ms: 0,
+      wall: 0,
+      own: 0,
+      leak: nil,
+      gone: true
+    }
 
   defp kill(gate, why, rss) do
     System.cmd("kill", ["-9", gate.pid])
@@ -143,7 +143,7 @@ defmodule ExTorch.HostileFiles.Gate do
         :exit_status,
         packet: 4,
         # Otherwise glibc keeps blocks of up to 32 MiB that were freed, and the VM its last ten carriers.
-        env: [{'MALLOC_MMAP_THRESHOLD_', '131072'}, {'ELIXIR_ERL_OPTIONS', '+MMmcs 0'}],
+        env: [{~c"MALLOC_MMAP_THRESHOLD_", ~c"131072"}, {~c"ELIXIR_ERL_OPTIONS", ~c"+MMmcs 0"}],
         args: ExTorch.Test.VM.args(script, [])
       ])
 

@@ -7,8 +7,7 @@ defmodule ExTorch.HostileFiles.Instructions do
   def put(i) when i < 256, do: <<"q", i>>
   def put(i), do: <<"r", i::little-32>>
 
-  # For values at the bottom of the stack: the catalogue makes a tuple of all that is left there. (POP would do, but strict
-  # refuses it.)
+  # For values at the bottom of the stack. The catalogue makes a tuple of all that is left there; strict refuses POP.
   def keep(i), do: put(i)
   def get(i) when i < 256, do: <<"h", i>>
   def get(i), do: <<"j", i::little-32>>

@@ -3,7 +3,7 @@ defmodule ExTorch.HostileFiles.Rebuilds do
   # Pickles that call functions: those whose result is a copy of their argument, and those that make tensors.
   import Bitwise
   import ExTorch.HostileFiles.Instructions
-  import ExTorch.Test.Pickle
+  import ExTorch.Test.Pickle, except: [storage: 1, storage: 0]
   import ExTorch.Test.Formats, only: [pickled_bytes: 1, numpy_dtype: 1]
 
   # See ExTorch.HostileFiles.Catalogue for the elements.
@@ -179,6 +179,28 @@ defmodule ExTorch.HostileFiles.Rebuilds do
        end},
       {"sparse tensors with one index", 10_000, 10, 30_000, [:ok, :limit, :corrupt, :unsupported],
        fn tensor, n -> sparse(tensor, n) end},
+      {"quantized tensors with one scale", 10_000, 10, 30_000, [:ok, :limit, :corrupt],
+       fn _, n ->
+         hooks = reduce(global("collections", "OrderedDict"), [])
+         parts = [part("DoubleStorage", 2), part("LongStorage", 2)]
+         scheme = tuple([global("torch", "per_channel_affine"), parts, int(0)])
+
+         args = [
+           storage("QInt8Storage", 16),
+           int(0),
+           tuple([int(2)]),
+           tuple([int(1)]),
+           scheme,
+           <<0x89>>,
+           hooks
+         ]
+
+         again("_rebuild_qtensor", tuple(args), n)
+       end},
+      {"nested tensors of one buffer", 10_000, 10, 30_000, [:ok, :limit, :corrupt, :unsupported],
+       fn _, n ->
+         again("_rebuild_nested_tensor", tuple(List.duplicate(part("LongStorage", 2), 4)), n)
+       end},
       {"meta tensors", 20_000, 10, 50_000, [:ok, :limit],
        fn _, n ->
          f = global("torch._utils", "_rebuild_meta_tensor_no_storage")
@@ -231,6 +253,24 @@ defmodule ExTorch.HostileFiles.Rebuilds do
          [id, keep(0), list(copies([get(0), "Q"], n))]
        end}
     ]
+  end
+
+  # n calls of a function of torch._utils with the same arguments.
+  defp again(function, args, n) do
+    head = [global("torch._utils", function), keep(0), args, keep(1)]
+    [head, list(copies([get(0), get(1), "R"], n))]
+  end
+
+  defp storage(class, numel),
+    do: [
+      tuple([text("storage"), global("torch", class), text("0"), text("cpu"), int(numel), "N"]),
+      "Q"
+    ]
+
+  defp part(class, numel) do
+    size = tuple([int(numel)])
+    args = [storage(class, numel), int(0), size, tuple([int(1)]), <<0x89>>, "}"]
+    reduce(global("torch._utils", "_rebuild_tensor_v2"), args)
   end
 
   # The arguments of _rebuild_tensor_v2. The sixth element of the id is for legacy files; others ignore it.

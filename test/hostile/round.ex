@@ -45,7 +45,7 @@ defmodule ExTorch.HostileFiles.Round do
 
   @doc "Runs one file of the catalogue through its calls."
   def one(file, n, dir, opts, {totals, gate}) do
-    file = write(file, n, dir)
+    file = write(file, n, dir, opts)
     started = System.monotonic_time(:millisecond)
     {results, gate} = Gate.run(gate, file, calls(file, opts))
     lines = Gate.describe(results, file)
@@ -85,7 +85,7 @@ defmodule ExTorch.HostileFiles.Round do
 
   # ---- Files ----
 
-  defp write(file, n, dir) do
+  defp write(file, n, dir, opts) do
     for old <- File.ls!(dir), do: File.rm_rf!(Path.join(dir, old))
 
     files =
@@ -102,7 +102,8 @@ defmodule ExTorch.HostileFiles.Round do
     [{name, _} | _] = files
     # The bytes of the file are garbage now, and may be many.
     :erlang.garbage_collect()
-    Map.merge(file, %{n: n, bytes: bytes, path: Path.join(dir, name)})
+    slack = opts[:slack] || 1
+    Map.merge(file, %{n: n, bytes: bytes, path: Path.join(dir, name), slack: slack})
   end
 
   def with_directory(fun) do

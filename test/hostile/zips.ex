@@ -105,7 +105,7 @@ defmodule ExTorch.HostileFiles.Zips do
         fn n ->
           [:binary.copy(<<"PK", 3, 4>>, n), valid([])]
         end,
-        stream: [:ok, :corrupt, :truncated]
+        stream: [:unsupported, :ok, :corrupt, :truncated]
       ),
       file(
         "zip: 2^32 entries of 64 bits",
@@ -117,6 +117,17 @@ defmodule ExTorch.HostileFiles.Zips do
         end,
         stream: [:ok]
       ),
+      file("zip: views of a storage with another byte order", 200, 2..500, [:ok, :limit], fn n ->
+        numel = 100_000
+        tensors = for _ <- 1..n, do: tensor(numel: int(numel), size: tuple([int(numel)]))
+
+        Zip.make([
+          {"a/data.pkl", make(list(tensors))},
+          {"a/byteorder", "big"},
+          {"a/data/0", :binary.copy(<<0>>, 4 * numel)},
+          {"a/version", "3\n"}
+        ])
+      end),
       file("zip: a zip in a zip", 1000, 2..60_000, [:ok, :corrupt], fn n ->
         inner = valid(for i <- 1..n, do: {"a/#{i}", ""})
         valid([{"a/extra/inner.pt", inner}])
