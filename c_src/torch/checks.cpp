@@ -166,14 +166,26 @@ void check_channels(const Arguments &arguments, const std::string &name) {
 
 } // namespace
 
-void check_allowed(const std::string &full, const std::string &overload) {
+void check_allowed(const std::string &full) {
   for (const Denied &entry : denied)
-    if (full == entry.name || full + "." + overload == entry.name)
-      fail(XT_STATUS_forbidden, entry.name + std::string(" is not available: ") + entry.why);
+    if (full == entry.name) fail(XT_STATUS_forbidden, full + " is not available: " + entry.why);
+}
+
+bool needs_checks(const c10::FunctionSchema &schema) {
+  static const char *const checked[] = {"kernel_size", "dilation",       "groups",           "num_groups",
+                                        "sections",    "upscale_factor", "downscale_factor", "random_samples",
+                                        "padding",     "output_padding"};
+  const std::string &name = schema.name();
+  if (contains(name, "batch_norm") || contains(name, "max_unpool") || contains(name, "max_pool")) return true;
+  if (schema.overload_name() == "data") return true;
+  for (const char *parameter : checked)
+    if (schema.argumentIndexWithName(parameter)) return true;
+  return false;
 }
 
 void check_arguments(const c10::FunctionSchema &schema, const Stack &stack) {
   Arguments arguments{schema, stack};
+  check_allowed(schema.name() + "." + schema.overload_name());
   check_windows(arguments);
   check_pool_indices(arguments, schema.name());
   check_samples(arguments, schema.name());
