@@ -153,10 +153,11 @@ defmodule ExTorch.OpTest do
 
     test "windows and groups" do
       image = ExTorch.ones({1, 4, 4, 4})
-      assert refused("native_channel_shuffle", [image, 0]) == :bad_argument
+      assert refused("native_channel_shuffle", [image, 0]) == :forbidden
       assert refused("pixel_shuffle", [image, 0]) == :bad_argument
       assert refused("im2col", [image, [1, 0], [1, 1], [0, 0], [1, 1]]) == :bad_argument
-      assert ExTorch.op("native_channel_shuffle", [image, 2]).shape == {1, 4, 4, 4}
+      assert refused("channel_shuffle", [image, 0]) == :bad_argument
+      assert ExTorch.op("channel_shuffle", [image, 2]).shape == {1, 4, 4, 4}
     end
 
     test "the length of lists" do
@@ -195,6 +196,13 @@ defmodule ExTorch.OpTest do
       samples = ExTorch.full({1, 1, 2}, 0.5)
       {_, indices} = ExTorch.op("fractional_max_pool2d", [image, [1, 1], [2, 2], samples])
       assert indices.shape == {1, 2, 2}
+    end
+
+    test "bins of a histogram" do
+      points = ExTorch.tensor([[0.0, 1.0], [1.0, 0.0]])
+      assert refused("histogramdd", [points, []]) == :bad_argument
+      assert {counts, _} = ExTorch.op("histogramdd", [points, [2, 2]])
+      assert Tensor.to_list(counts) == [[0.0, 1.0], [1.0, 0.0]]
     end
 
     test "statistics of batch normalization" do
