@@ -14,10 +14,12 @@ struct Denied {
 
 const char memory[] = "it reads files, belongs to autograd or replaces memory that may be shared; create a new tensor";
 const char names[] = "it is for tensors with named dimensions, which ExTorch does not have; use \"permute\"";
-const char cells[] = "LibTorch ends the process if its arguments do not match; use \"dequantize\" and \"lstm_cell\", "
-                     "\"gru_cell\" or \"rnn_tanh_cell\"";
+const char cells[] =
+    "LibTorch ends the process if its arguments do not match; dequantize the weights and use \"lstm\", "
+    "\"gru\" or their cells";
 const char conv2d[] = "LibTorch ends the process if its arguments do not match; use \"conv2d\"";
 const char conv3d[] = "LibTorch ends the process if its arguments do not match; use \"conv3d\"";
+const char shuffle[] = "LibTorch ends the process if its arguments do not match; use \"channel_shuffle\"";
 const char backward[] = "LibTorch ends the process if its arguments do not match, and it belongs to autograd";
 const char qparams[] = "LibTorch ends the process if its arguments do not match; use \"aminmax\"";
 const char packed[] =
@@ -37,6 +39,10 @@ const Denied denied[] = {{"aten::from_file", memory},
                          {"aten::quantized_gru_cell", cells},
                          {"aten::quantized_rnn_relu_cell", cells},
                          {"aten::quantized_rnn_tanh_cell", cells},
+                         {"aten::quantized_lstm", cells},
+                         {"aten::quantized_gru", cells},
+                         {"aten::native_channel_shuffle", shuffle},
+                         {"aten::unfold_backward", backward},
                          {"aten::thnn_conv2d", conv2d},
                          {"aten::slow_conv3d", conv3d},
                          {"aten::slow_conv3d_forward", conv3d},
@@ -93,7 +99,6 @@ void check_windows(const Arguments &arguments) {
   for (const char *name : {"kernel_size", "dilation", "groups", "num_groups", "upscale_factor", "downscale_factor"})
     arguments.check_ints(name, 1);
   if (arguments.has("kernel_size") || arguments.has("dilation")) arguments.check_ints("stride", 1);
-  arguments.check_ints("sections", -INT32_MAX);
   for (const char *name : {"padding", "output_padding"}) arguments.check_ints(name, -INT32_MAX);
 }
 
@@ -164,19 +169,42 @@ void check_channels(const Arguments &arguments, const std::string &name) {
   }
 }
 
+/* One number of bins, or one tensor of edges, for each column. */
+void check_bins(const Arguments &arguments, const std::string &name) {
+  auto bins = arguments.schema.argumentIndexWithName("bins");
+  at::Tensor self = arguments.tensor("self");
+  if (!contains(name, "histogramdd") || !bins || !self.defined() || !arguments.stack[*bins].isList()) return;
+  if (self.dim() < 2 || arguments.stack[*bins].toListRef().size() != static_cast<size_t>(self.size(-1)))
+    arguments.refuse("bins", "a list with an item for each element of the last dimension of `self`");
+  arguments.check_ints("bins", 1);
+}
+
 } // namespace
 
-void check_allowed(const std::string &full, const std::string &overload) {
+void check_allowed(const std::string &full) {
   for (const Denied &entry : denied)
-    if (full == entry.name || full + "." + overload == entry.name)
-      fail(XT_STATUS_forbidden, entry.name + std::string(" is not available: ") + entry.why);
+    if (full == entry.name) fail(XT_STATUS_forbidden, full + " is not available: " + entry.why);
+}
+
+bool needs_checks(const c10::FunctionSchema &schema) {
+  static const char *const checked[] = {"kernel_size", "dilation",       "groups",           "num_groups",
+                                        "bins",        "upscale_factor", "downscale_factor", "random_samples",
+                                        "padding",     "output_padding"};
+  const std::string &name = schema.name();
+  if (contains(name, "batch_norm") || contains(name, "max_unpool") || contains(name, "max_pool")) return true;
+  if (schema.overload_name() == "data") return true;
+  for (const char *parameter : checked)
+    if (schema.argumentIndexWithName(parameter)) return true;
+  return false;
 }
 
 void check_arguments(const c10::FunctionSchema &schema, const Stack &stack) {
   Arguments arguments{schema, stack};
+  check_allowed(schema.name() + "." + schema.overload_name());
   check_windows(arguments);
   check_pool_indices(arguments, schema.name());
   check_samples(arguments, schema.name());
+  check_bins(arguments, schema.name());
   check_channels(arguments, schema.name());
 }
 

@@ -49,10 +49,13 @@ private:
 
 /* ---- checks.cpp ---- */
 
-/* Fails if the operator, or this overload of it, is not available. */
-void check_allowed(const std::string &full, const std::string &overload);
+/* Fails if the operator is not available. */
+void check_allowed(const std::string &full);
 
-/* Checks arguments that LibTorch would not check. */
+/* Whether check_arguments has something to check, which takes longer than many calls. */
+bool needs_checks(const c10::FunctionSchema &schema);
+
+/* Checks arguments that LibTorch would not check. Fails also if this overload is not available. */
 void check_arguments(const c10::FunctionSchema &schema, const Stack &stack);
 
 /* ---- operators.cpp ---- */

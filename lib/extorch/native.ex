@@ -21,10 +21,10 @@ defmodule ExTorch.Native do
           | {:collect, ExTorch.Error.t()}
           | {:error, ExTorch.Error.t()}
 
-  # If a library cannot be loaded, the module is loaded all the same, and every call raises :not_loaded with the reason: a
-  # node can start, and says what is missing. If the module is loaded again, it takes over the library that is running,
-  # also if the file has changed: the operating system returns the library that it has loaded from this path, and a module
-  # that refused it would be gone once its old code is purged.
+  # If a library cannot be loaded, the module is loaded all the same, and every call raises :not_loaded with the reason:
+  # a node can start, and says what is missing. If the module is loaded again, it takes over the library that is running,
+  # also if the file has changed: the operating system returns the library that it has loaded from this path, and a
+  # module that refused it would be gone once its old code is purged.
   @doc false
   def load do
     dir = :code.priv_dir(:extorch) |> priv_dir()

@@ -17,6 +17,8 @@ defmodule ExTorch.Tensor do
   `from_binary/3` and `to_binary/1` share memory with Erlang binaries instead of copying it. Binaries are immutable.
   Therefore memory that is shared with a binary is *frozen* while the binary is referenced: an operator that would write
   to it, through any tensor, raises `%ExTorch.Error{reason: :frozen}`. `clone/1` returns a copy that is not frozen.
+  The indices of sparse tensors and the scales of quantized ones are frozen as well, while the tensor lives, because
+  LibTorch relies on their values.
   """
 
   alias ExTorch.{DType, Device, Error, Memory, Native, Options}
@@ -56,7 +58,8 @@ defmodule ExTorch.Tensor do
   Returns the values as a binary, in row-major order and native byte order.
 
   The binary shares the memory of a contiguous CPU tensor, which is frozen while the binary is referenced. Other tensors
-  are copied once.
+  are copied once. If another process is inside an operator that writes to the memory, the call waits for its end. The
+  values are copied if that takes more than a second, or if another library may write to the memory (`extorch.h`).
 
       iex> ExTorch.Tensor.to_binary(ExTorch.tensor([1, 2, 3], dtype: :uint8))
       <<1, 2, 3>>

@@ -144,6 +144,100 @@ defmodule ExTorch.OpTest do
     assert {Tensor.to_list(min), Tensor.to_list(max)} == {1.0, 3.0}
   end
 
+  # Each of these ended the VM, or wrote to other memory.
+  describe "what LibTorch does not check" do
+    defp refused(name, args, kwargs \\ []) do
+      error = assert_raise ExTorch.Error, fn -> ExTorch.op(name, args, kwargs) end
+      error.reason
+    end
+
+    test "windows and groups" do
+      image = ExTorch.ones({1, 4, 4, 4})
+      assert refused("native_channel_shuffle", [image, 0]) == :forbidden
+      assert refused("pixel_shuffle", [image, 0]) == :bad_argument
+      assert refused("im2col", [image, [1, 0], [1, 1], [0, 0], [1, 1]]) == :bad_argument
+      assert refused("channel_shuffle", [image, 0]) == :bad_argument
+      assert ExTorch.op("channel_shuffle", [image, 2]).shape == {1, 4, 4, 4}
+    end
+
+    test "the length of lists" do
+      volume = ExTorch.ones({1, 2, 2, 2, 2})
+      indices = ExTorch.zeros({1, 2, 2, 2, 2}, dtype: :int64)
+      assert refused("max_unpool3d", [volume, indices, [], [1, 1, 1], [0, 0, 0]]) == :bad_argument
+      assert refused("max_pool2d", [ExTorch.ones({1, 4, 4}), [2, 2, 2]]) == :bad_argument
+      # one number stands for all of them, and an empty stride for the size of the window
+      for size <- [2, [2], [2, 2]], stride <- [[], [2], 2] do
+        assert ExTorch.op("max_pool2d", [ExTorch.ones({1, 4, 4}), size, stride]).shape ==
+                 {1, 2, 2}
+      end
+    end
+
+    test "indices of pooling" do
+      image = ExTorch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+      {pooled, indices} = ExTorch.op("max_pool2d_with_indices", [image, 2])
+      args = [[2, 2], [2, 2], [0, 0], [1, 1], false]
+      back = ExTorch.op("max_pool2d_with_indices_backward", [pooled, image | args] ++ [indices])
+      assert Tensor.to_list(back) == [[[0.0, 0.0], [0.0, 4.0]]]
+
+      assert Tensor.to_list(ExTorch.op("max_unpool2d", [pooled, indices, [2, 2]])) ==
+               Tensor.to_list(back)
+
+      for bad <- [-1, 4, 1_000_000_000] do
+        bad = ExTorch.full({1, 1, 1}, bad)
+
+        assert refused("max_pool2d_with_indices_backward", [pooled, image | args] ++ [bad]) ==
+                 :bad_argument
+
+        assert refused("max_unpool2d", [pooled, bad, [2, 2]]) == :bad_argument
+      end
+
+      samples = ExTorch.full({1, 1, 2}, 7.0)
+      assert refused("fractional_max_pool2d", [image, [1, 1], [2, 2], samples]) == :bad_argument
+      samples = ExTorch.full({1, 1, 2}, 0.5)
+      {_, indices} = ExTorch.op("fractional_max_pool2d", [image, [1, 1], [2, 2], samples])
+      assert indices.shape == {1, 2, 2}
+    end
+
+    test "bins of a histogram" do
+      points = ExTorch.tensor([[0.0, 1.0], [1.0, 0.0]])
+      assert refused("histogramdd", [points, []]) == :bad_argument
+      assert {counts, _} = ExTorch.op("histogramdd", [points, [2, 2]])
+      assert Tensor.to_list(counts) == [[0.0, 1.0], [1.0, 0.0]]
+    end
+
+    test "statistics of batch normalization" do
+      input = ExTorch.ones({2, 3, 2})
+      stats = ExTorch.zeros({3})
+      short = ExTorch.zeros({1})
+      args = fn mean -> [input, nil, nil, mean, ExTorch.ones({3}), true, 0.1, 1.0e-5] end
+      assert refused("native_batch_norm", args.(short)) == :bad_argument
+      assert {output, _, _} = ExTorch.op("native_batch_norm", args.(stats))
+      assert output.shape == {2, 3, 2}
+      assert refused("batch_norm_update_stats", [input, short, stats, 0.1]) == :bad_argument
+      empty = ExTorch.zeros({2, 0, 1})
+      assert refused("batch_norm_update_stats", [empty, nil, nil, 0.1]) == :bad_argument
+    end
+
+    test "operators that are not available" do
+      t = ExTorch.ones({2, 2})
+
+      for {name, args, hint} <- [
+            {"align_tensors", [[]], "permute"},
+            {"matrix_exp_backward", [t, t], "autograd"},
+            {"choose_qparams_optimized", [t, 4, 200, 0.16, 8], "aminmax"},
+            {"slow_conv3d", [t, t, [1, 1, 1]], "conv3d"},
+            {"thnn_conv2d", [t, t, [1, 1]], "conv2d"}
+          ] do
+        error = assert_raise ExTorch.Error, fn -> ExTorch.op(name, args) end
+        assert {error.reason, error.message =~ hint} == {:forbidden, true}
+      end
+
+      batch_sizes = ExTorch.tensor([1_000_000])
+      args = [t, batch_sizes, [t, t], [t, t], false, 1, 0.0, false, false]
+      assert refused("lstm", args) == :forbidden
+    end
+  end
+
   describe "the error for an invalid call" do
     test "contains the operator, the parameter and its type" do
       t = ExTorch.ones({2, 2})

@@ -3,11 +3,12 @@
 #   elixir -pa _build/test/lib/extorch/ebin test/fire/operators.exs [seconds] [seed] [all | prefix]
 #   elixir -pa _build/test/lib/extorch/ebin test/fire/operators.exs repeat SEED CALL OPERATOR
 #
-# By default, the operators that need no full name: those of aten, without internal ones (aten::_x). With `all`, those too.
+# By default, the operators that need no full name: those of aten, without internal ones (aten::_x). With `all`, those
+# too.
 #
 # A call must return or raise ExTorch.Error, and must not change a binary. The parent counts what ends a child: the
-# operator is reported with the seed and the number of the call, and not called again. Each call depends only on the seed
-# and its number, so `repeat` makes the same call. The last line is a table line. The exit status is 1 if an operator
+# operator is reported with the seed and the number of the call, and not called again. Each call depends only on the
+# seed and its number, so `repeat` makes the same call. The last line is a table line. The exit status is 1 if an operator
 # ended a child or a binary changed.
 defmodule Fire.Schemas do
   # The schemas are strings in libtorch_cpu: "add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor".
@@ -419,7 +420,8 @@ defmodule Fire.Operators do
     kills = Enum.map_join(state.kills, ", ", &elem(&1, 0))
 
     IO.puts(
-      "| operators | #{operators} operators | #{state.next - 1} calls | #{length(state.kills)} kills#{if kills != "", do: ": " <> kills} " <>
+      "| operators | #{operators} operators | #{state.next - 1} calls | #{length(state.kills)} kills" <>
+        "#{if kills != "", do: ": " <> kills} " <>
         "| #{length(state.slow)} slow | #{length(state.changed)} binaries changed | seed #{state.seed} |"
     )
   end
