@@ -5,6 +5,7 @@
 #include "core/checkpoint/batch_load.h"
 #include "core/memory/memory.h"
 #include "nif/checkpoint.h"
+#include "nif/frozen_binary.h"
 #include "nif/materialize.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
@@ -157,6 +158,19 @@ static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TE
   return status;
 }
 
+/* Enters a batch load for one call. Returns false and the error's term in *out if it is closed or in use. */
+static bool enter_load(ErlNifEnv *env, batch_load *self, ERL_NIF_TERM *out) {
+  bool entered = !atomic_flag_test_and_set(&self->busy);
+  if (entered && self->begun) {
+    self->load.reader.context = env;
+    return true;
+  }
+  if (entered) atomic_flag_clear(&self->busy);
+  *out = entered ? xt_make_failure(env, XT_STATUS_released, "this batch load is closed; start a new one")
+                 : xt_make_failure(env, XT_STATUS_busy, "another process is using this batch load");
+  return false;
+}
+
 /* batch_load_step(batch_load, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   batch_load *self;
@@ -167,13 +181,7 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   (void)argc;
   if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
     return enif_make_badarg(env);
-  if (atomic_flag_test_and_set(&self->busy))
-    return xt_make_failure(env, XT_STATUS_busy, "another process is using this batch load");
-  if (!self->begun) {
-    atomic_flag_clear(&self->busy);
-    return xt_make_failure(env, XT_STATUS_released, "this batch load is closed; start a new one");
-  }
-  self->load.reader.context = env;
+  if (!enter_load(env, self, &list)) return list;
   xt_checkpoint_handle *handle = self->checkpoint->handle;
   xt_status status = xt_batch_load_step(&self->load, budget, &finished, &error);
   if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(handle, status, &error);
@@ -183,6 +191,37 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
                                   : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+}
+
+static xt_status fill(batch_load *self, ERL_NIF_TERM binary, xt_error *error) {
+  xt_region *bytes = xt_region_from_binary(binary);
+  if (!bytes) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
+  xt_status status = xt_batch_load_fill(&self->load, bytes, error);
+  xt_region_drop_later(bytes);
+  return status;
+}
+
+/* batch_load_fill(batch_load, binary | nil) :: {:ok, {:need, offset, size, bytes done} | {:done, [tensor]}, bytes} |
+ *   {:error, e}     for a file that Elixir reads: takes the bytes that the call before it needed */
+ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  batch_load *self;
+  xt_error error;
+  xt_need need = {0, 0, NULL};
+  ERL_NIF_TERM list = xt_am_nil;
+  (void)argc;
+  bool first = argv[1] == xt_am_nil;
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || (!first && !enif_is_binary(env, argv[1])))
+    return enif_make_badarg(env);
+  if (!enter_load(env, self, &list)) return list;
+  xt_status status = first ? XT_STATUS_ok : fill(self, argv[1], &error);
+  if (status == XT_STATUS_ok) status = xt_batch_load_need(&self->load, &need, &error);
+  if (status == XT_STATUS_ok && !need.size) status = make_tensors(env, self, &list, &error);
+  uint64_t done = self->load.done;
+  atomic_flag_clear(&self->busy);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (!need.size) return xt_make_ok(env, enif_make_tuple2(env, xt_am_done, list));
+  return xt_make_ok(env, enif_make_tuple4(env, xt_am_need, enif_make_uint64(env, need.offset),
+                                          enif_make_uint64(env, need.size), enif_make_uint64(env, done)));
 }
 
 /* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */

@@ -53,6 +53,7 @@
   X(checkpoint_tensor, 3, XT_DIRTY_IO)        \
   X(batch_load_begin, 3, XT_DIRTY_CPU)        \
   X(batch_load_step, 2, XT_DIRTY_IO)          \
+  X(batch_load_fill, 2, XT_DIRTY_CPU)         \
   X(batch_load_close, 1, XT_NORMAL)           \
   X(checkpoint_read_record, 5, XT_DIRTY_IO)   \
   X(source_reader_locate, 3, XT_NORMAL)       \

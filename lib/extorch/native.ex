@@ -227,6 +227,13 @@ defmodule ExTorch.Native do
           result({:more, non_neg_integer()} | {:done, list()})
   def batch_load_step(_batch, _bytes), do: :erlang.nif_error(not_loaded())
 
+  @spec batch_load_fill(reference(), binary() | nil) ::
+          result(
+            {:need, non_neg_integer(), non_neg_integer(), non_neg_integer()}
+            | {:done, list()}
+          )
+  def batch_load_fill(_batch, _bytes), do: :erlang.nif_error(not_loaded())
+
   @spec batch_load_close(reference()) :: :ok
   def batch_load_close(_batch), do: :erlang.nif_error(not_loaded())
 

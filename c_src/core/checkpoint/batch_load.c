@@ -206,16 +206,17 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
   xt_status status = xt_record_reader_data_offset(reader, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   bool is_inline = data >= XT_INLINE;
-  if (!is_inline && (data > memory->size || record->packed > memory->size - data))
+  uint64_t from = data - reader->memory_at;
+  if (!is_inline && (data < reader->memory_at || from > memory->size || record->packed > memory->size - from))
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)data,
                        "the file ends before the end of a storage, probably an incomplete download; download it again");
   bool can_share = !is_inline && !reader->copies && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
-                   is_aligned(l, storage, memory->data + data);
-  if (can_share) status = verify(l, record, memory->data + data, error);
+                   is_aligned(l, storage, memory->data + from);
+  if (can_share) status = verify(l, record, memory->data + from, error);
   if (status != XT_STATUS_ok) return status;
   if (can_share) {
-    region = xt_region_foreign(memory->data + data, record->size, memory, drop_owner);
+    region = xt_region_foreign(memory->data + from, record->size, memory, drop_owner);
     if (!region) return xt_region_refused(error);
     xt_region_keep(memory);
   } else {
@@ -247,6 +248,62 @@ xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, 
   while (status == XT_STATUS_ok && l->done < stop_at && (l->region || l->next < l->count)) status = read_next(l, error);
   l->failed = status != XT_STATUS_ok;
   *finished = !l->failed && l->next == l->count && !l->region;
+  return status;
+}
+
+/* ---- Files that the caller reads ---- */
+
+enum { MAX_EXTRA = UINT16_MAX }; /* bytes of a zip record's extra field, whose size is in its local header */
+
+/* Returns the range of a record alone: its data, and the local header before it if that has not been read. */
+static xt_need record_need(const xt_record *record) {
+  uint64_t data = atomic_load(&record->data_offset);
+  if (data) return (xt_need){data, record->packed, NULL};
+  uint64_t size = xt_checkpoint_header_need(record).size + MAX_EXTRA + record->packed;
+  return (xt_need){record->header, size < record->end - record->header ? size : record->end - record->header, NULL};
+}
+
+static xt_status make_empty(xt_batch_load *l, uint32_t storage, xt_error *error) {
+  xt_region *region = xt_region_new(1, 0);
+  if (!region) return xt_region_refused(error);
+  region->size = 0;
+  return finish_storage(l, storage, region, error);
+}
+
+xt_status xt_batch_load_need(xt_batch_load *l, xt_need *need, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  /* storages that are inside the pickle or empty need no bytes */
+  for (; l->next < l->count && status == XT_STATUS_ok; l->next++) {
+    const xt_record *record = record_of(l, l->next);
+    bool is_inline = record->header >= XT_INLINE, is_empty = !record->size && !record->packed;
+    if (!is_inline && !is_empty) break;
+    status = is_inline ? read_from_memory(l, l->order[l->next], error) : make_empty(l, l->order[l->next], error);
+  }
+  l->failed = status != XT_STATUS_ok;
+  *need = l->need = (xt_need){0, 0, NULL};
+  l->need_next = l->next;
+  if (status != XT_STATUS_ok || l->next == l->count) return status;
+  size_t n = slab_length(l, l->next);
+  const xt_record *first = record_of(l, l->next);
+  l->need_next = l->next + (n ? n : 1);
+  *need = l->need =
+      n > 1 ? (xt_need){first->header, record_of(l, l->need_next - 1)->end - first->header, NULL} : record_need(first);
+  return status;
+}
+
+xt_status xt_batch_load_fill(xt_batch_load *l, xt_region *bytes, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load has already failed; start a new one");
+  if (bytes->size != l->need.size)
+    return xt_error_set(error, XT_STATUS_io, "the source returned %zu bytes, expected %zu", bytes->size, l->need.size);
+  l->reader.memory = bytes;
+  l->reader.memory_at = l->need.offset;
+  l->reader.copies = bytes->size <= SLAB;
+  for (; l->next < l->need_next && status == XT_STATUS_ok; l->next++)
+    status = read_from_memory(l, l->order[l->next], error);
+  l->reader.memory = NULL;
+  l->reader.memory_at = 0;
+  l->failed = status != XT_STATUS_ok;
   return status;
 }
 

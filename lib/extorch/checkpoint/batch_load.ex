@@ -12,8 +12,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # Returns the object with its tensors. With `only`, other tensors are left out of dicts and replaced by their entries
   # in lists and tuples. The first clause avoids creating entries where nothing uses them.
   @spec load(Handle.t()) :: result(term())
-  def load(%{source: source, options: %{only: nil, device: :cpu}} = ckpt)
-      when not is_struct(source) do
+  def load(%{options: %{only: nil, device: :cpu}} = ckpt) do
     with {:ok, tensors} <- read_all(ckpt, :all), do: Handle.object(ckpt, tensors)
   end
 
@@ -84,51 +83,10 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   defp prune(other), do: other
 
-  # Reads each storage once; tensors of the same storage share its bytes.
-  defp load_tensors(%{source: %_{}} = ckpt, entries) do
-    total = entries |> Enum.uniq_by(& &1.storage) |> Enum.reduce(0, &(&1.nbytes + &2))
-
-    result =
-      with :ok <- check_total(ckpt, Enum.reduce(entries, 0, &(&1.nbytes + &2))) do
-        read_each(ckpt, entries, total)
-      end
-
-    with {:ok, tensors, _, {progress, _}} <- result do
-      Progress.finish(progress)
-      {:ok, Enum.reverse(tensors)}
-    end
-  end
-
   defp load_tensors(ckpt, entries) do
     with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
       all_to_device(ckpt, tensors, entries)
     end
-  end
-
-  defp read_each(%{source: source, resource: resource, options: options} = ckpt, entries, total) do
-    progress = Progress.new(options.on_progress, total)
-
-    entries
-    |> Enum.reduce_while({:ok, [], %{}, {progress, 0}}, fn entry,
-                                                           {:ok, tensors, storages, state} ->
-      # a storage is verified once, not for each of its tensors
-      verify? = options.verify and not is_map_key(storages, entry.storage)
-
-      with {:ok, {offset, data}} <- storage_bytes(source, resource, entry, storages),
-           {:ok, tensor} <-
-             SourceReader.decode(resource, entry.index, verify?, offset, data),
-           {:ok, tensor} <- Handle.to_device(ckpt, tensor, entry) do
-        {progress, bytes} = state
-        bytes = bytes + entry.nbytes
-        progress = Progress.report(progress, min(bytes, total))
-        storages = Map.put(storages, entry.storage, {offset, data})
-        {:cont, {:ok, [tensor | tensors], storages, {progress, bytes}}}
-      else
-        {:error, error} ->
-          release(tensors)
-          {:halt, {:error, error}}
-      end
-    end)
   end
 
   # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
@@ -167,21 +125,33 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     Error.put_path(result, ckpt.source)
   end
 
-  defp storage_bytes(source, resource, entry, storages) do
-    case Map.fetch(storages, entry.storage) do
-      {:ok, offset_and_bytes} ->
-        {:ok, offset_and_bytes}
-
-      :error ->
-        with {:ok, offset, bytes} <- SourceReader.locate(source, resource, entry.index, true),
-             do: {:ok, {offset, bytes}}
-    end
-  end
+  # The bytes of a source are read here, those of files and binaries by the NIF.
+  defp step(%{source: %_{}} = ckpt, batch, progress), do: fill(ckpt, batch, nil, progress)
 
   defp step(ckpt, batch, progress) do
     case Memory.account(Native.batch_load_step(batch, @step_bytes)) do
       {:ok, {:more, done}} ->
         step(ckpt, batch, Progress.report(progress, done))
+
+      {:ok, {:done, tensors}} ->
+        finish(progress, tensors)
+        {:ok, tensors}
+
+      {:collect, error} ->
+        {:collect, error}
+
+      {:error, error} ->
+        {:error, Error.put_path(error, ckpt.source)}
+    end
+  end
+
+  defp fill(ckpt, batch, bytes, progress) do
+    case Memory.account(Native.batch_load_fill(batch, bytes)) do
+      {:ok, {:need, offset, size, done}} ->
+        progress = Progress.report(progress, done)
+
+        with {:ok, bytes} <- SourceReader.read(ckpt.source, offset, size),
+             do: fill(ckpt, batch, bytes, progress)
 
       {:ok, {:done, tensors}} ->
         finish(progress, tensors)

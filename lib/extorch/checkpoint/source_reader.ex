@@ -81,7 +81,10 @@ defmodule ExTorch.Checkpoint.SourceReader do
     Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
   end
 
-  defp read(%module{} = source, offset, size) do
+  # Reads exactly `size` bytes.
+  @spec read(Source.t(), non_neg_integer(), non_neg_integer()) ::
+          {:ok, binary()} | {:error, Error.t()}
+  def read(%module{} = source, offset, size) do
     case call(module, :read_at, [source, offset, size]) do
       {:ok, bytes} when is_binary(bytes) and byte_size(bytes) == size ->
         {:ok, bytes}
