@@ -1,10 +1,10 @@
 # A stress of lifetimes. Thousands of processes open, read, stream, save and release, send handles, tensors and loaders
-# to each other, and are killed at random points inside calls. Afterwards memory counters, descriptors, mappings, threads
-# and files must be what they were before.
+# to each other, and are killed at random points inside calls. Afterwards memory counters, descriptors, mappings,
+# threads and files must be what they were before.
 #
-#   MIX_ENV=test mix run test/fire/lifetimes.exs SECONDS [SEED]     the stress
-#   MIX_ENV=test mix run test/fire/lifetimes.exs --tensors COUNT    creates and destroys tensors; resident memory must not grow
-#   MIX_ENV=test mix run test/fire/lifetimes.exs --kills COUNT      kills processes inside a call; counters return within 5 seconds
+#   MIX_ENV=test mix run test/fire/lifetimes.exs SECONDS [SEED]
+#   MIX_ENV=test mix run test/fire/lifetimes.exs --tensors COUNT   resident memory must not grow with tensors created
+#   MIX_ENV=test mix run test/fire/lifetimes.exs --kills COUNT     kills inside calls; all is freed within 5 seconds
 #
 # Prints one line of results. The exit status is 1 if something was left over or a call did something unexpected.
 

@@ -9,8 +9,8 @@ defmodule ExTorch.Streaming.Body do
         end
       end
 
-  The messages of errors describe the body and contain no paths of the server, so they can be sent to the client. After an
-  error nothing of the body is kept in memory.
+  The messages of errors describe the body and contain no paths of the server, so they can be sent to the client. After
+  an error nothing of the body is kept in memory.
 
   The body must not have been read before: put the plug in front of `Plug.Parsers`. This module has no dependencies. It
   calls `read_body/2` of the module of the connection struct.

@@ -305,8 +305,8 @@ defmodule ExTorch.Streaming.Loader do
   defimpl Collectable do
     alias ExTorch.Streaming.Loader
 
-    # If the enumerable raises, Enum.into/2 passes the first state to the collector. So the newest loader is also kept in
-    # the process dictionary, where :halt finds it.
+    # If the enumerable raises, Enum.into/2 passes the first state to the collector. So the newest loader is also kept
+    # in the process dictionary, where :halt finds it.
     def into(loader) do
       key = {Loader, loader.resource}
       Process.put(key, loader)

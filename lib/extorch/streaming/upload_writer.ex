@@ -17,8 +17,8 @@ defmodule ExTorch.Streaming.UploadWriter do
 
   When the upload is complete, `consume_uploaded_entries/3` receives `%{term: term}`. Bytes after the checkpoint are
   ignored. The upload stops with an error as soon as the file turns out not to be a checkpoint or to exceed the limits.
-  The messages of errors contain no paths of the server. After an error, and after an upload that was canceled, nothing of
-  it is kept in memory.
+  The messages of errors contain no paths of the server. After an error, and after an upload that was canceled, nothing
+  of it is kept in memory.
 
   This module has no dependencies. It implements the behaviour if LiveView is available.
   """
