@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "core/memory/reaper.h"
+#include "core/os/background.h"
 #include "core/os/cpu.h"
 #include "core/os/libraries.h"
 #include "core/os/random.h"
@@ -31,9 +33,24 @@ static void random_bytes_differ(void) {
 
 static void *ignore(void *argument) { return argument; }
 
-static void a_thread_that_cannot_start_is_reported(void) {
+static void not_called(void *subject, size_t from, size_t to, const atomic_bool *cancelled) {
+  (void)subject, (void)from, (void)to, (void)cancelled;
+  CHECK(false);
+}
+
+static void not_dropped(void *subject) { CHECK(!subject); }
+
+/* Without its thread the reaper cannot be used, and background jobs are refused: their callers do the work. */
+static void threads_that_cannot_start_are_reported(void) {
+  static int subject;
   fault_calls = 0, fault_at = 0;
   CHECK(!xt_thread_start(ignore, NULL));
+  fault_calls = 0;
+  CHECK(!xt_reaper_start() && !xt_reaper_start());
+  CHECK(xt_reaper_halt(1000));
+  fault_calls = 0;
+  for (int i = 0; i < 100; i++)
+    CHECK(!xt_background_submit((xt_background_job){not_called, not_dropped, &subject, 0, 1}));
   fault_at = -1;
 }
 
@@ -54,5 +71,5 @@ static void libraries(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, a_thread_that_cannot_start_is_reported, libraries);
+  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, threads_that_cannot_start_are_reported, libraries);
 }

@@ -105,7 +105,7 @@ defmodule Faults do
   end
 
   defp stream(file) do
-    case Streaming.load(File.stream!(file, [], 10_000)) do
+    case Streaming.load(ExTorch.Case.chunks(File.read!(file), [10_000])) do
       {:ok, term, _rest} -> {:ok, digest(term)}
       {:error, _} = error -> error
     end
