@@ -21,7 +21,7 @@ failures=()
 rows=()
 
 case $form in
-  long) fuzz_seconds=30 script_seconds=45 ;;
+  long) fuzz_seconds=30 script_seconds=40 ;;
   short) fuzz_seconds=4 script_seconds=8 ;;
   *) echo "usage: fire.sh [short]" >&2 && exit 2 ;;
 esac
@@ -89,7 +89,7 @@ if scripts/fuzz.sh "$fuzz_seconds" >"$dir/fuzz" 2>"$dir/fuzz.errors"; then
 else
   failures+=("fuzzing: $dir/fuzz.errors")
 fi
-row "leaks" "0 in the sweeps and in fuzzing (LeakSanitizer)"
+[ ${#failures[@]} -gt 0 ] || row "leaks" "0 in the sweeps and in fuzzing (LeakSanitizer)"
 
 # ---- The library, in the BEAM ----
 
@@ -109,7 +109,6 @@ done
 
 # ---- The table ----
 
-[ ${#failures[@]} -eq 0 ] || rows+=("failed | ${#failures[@]} gates")
 echo
 for line in "${rows[@]}"; do printf '%-20s | %s\n' "${line%% | *}" "${line#* | }"; done
 echo
