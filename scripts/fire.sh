@@ -73,7 +73,7 @@ sweep push plain push_test "$streamed"
 
 open_figure() { figure open "$1"; }
 push_figure() { figure push "$1"; }
-row "truncation" "$(open_figure truncations) lengths of $(open_figure files) files: an error each"
+row "truncation" "$(open_figure truncations) lengths of $(open_figure truncated_files) files: an error each"
 row "bit flips" "$(open_figure flips) when opened, $(push_figure flips) in streams: no report"
 row "payload flips" "$(open_figure checked_flips) in records with a checksum: all found by verify"
 row "failed allocations" "$(open_figure failed_allocations) when opened, $(push_figure failed_allocations) in streams"
