@@ -86,6 +86,7 @@ put("directory", "zip", bytes([0, 0, 1]))
 for part in range(6):
     for field in range(14):
         put("directory", f"zip.{part}.{field}", bytes([0, field % 2, 1, part, 1, field, 1, 1]))
+put("directory", "safetensors.fields", bytes([8, 0, 1, 5] + [2, 3, 0, 0, 0, 0] * 5))
 for field in range(0, 160, 7):
     put("directory", f"tar.{field}", bytes([4, 0, 1, field, 0, 48 + field % 8]))
 for seed in range(24):
