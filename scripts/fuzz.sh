@@ -35,7 +35,9 @@ merge() { # merge TARGET
   mkdir -p "$all" "$all.new"
   # shellcheck disable=SC2086
   "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$dir/seeds/$1" >"$dir/$1.merge.log" 2>&1
-  find "test/c/fuzz/corpus/$1" "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
+  # The same input may be in both; cp refuses to write a file twice.
+  find "test/c/fuzz/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
+  find "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
   # shellcheck disable=SC2086
   "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$all.new" >>"$dir/$1.merge.log" 2>&1
   rm -rf "test/c/fuzz/corpus/$1"
