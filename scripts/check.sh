@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What CI checks in addition to the tests: formatting, layers, warnings, static analysis, types, sanitizers and a short
-# fuzz run.
+# What CI checks in addition to the tests: formatting, layers, warnings, static analysis, types, sanitizers, a short
+# fuzz run, and the short form of `make fire`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LANG=C.UTF-8

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fuzzes the readers and writers of c_src/core under libFuzzer, AddressSanitizer and UBSan, and prints a table. The first
-# inputs are made from the fixtures; test/c/fuzz/corpus has those that earlier runs have found. Inputs that crash, hang
-# or use too much memory are written to build/fuzz/findings.
+# Fuzzes the readers and writers of c_src/core under libFuzzer, AddressSanitizer and UBSan, and prints a table. The
+# first inputs are made from the fixtures; test/c/fuzz/corpus has those that earlier runs have found. Inputs that crash,
+# hang or use too much memory are written to build/fuzz/findings.
 #
 # usage: fuzz.sh [SECONDS]     for each target (default: FUZZ_SECONDS, or 60)
-#        fuzz.sh merge         adds the new inputs of build/fuzz to test/c/fuzz/corpus, and removes those that add nothing
+#        fuzz.sh merge         adds the new inputs of build/fuzz to test/c/fuzz/corpus, removes those that add nothing
 #
 # Environment: TARGETS (default: all), JOBS at once (default: 2)
 set -euo pipefail
@@ -35,7 +35,9 @@ merge() { # merge TARGET
   mkdir -p "$all" "$all.new"
   # shellcheck disable=SC2086
   "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$dir/seeds/$1" >"$dir/$1.merge.log" 2>&1
-  find "test/c/fuzz/corpus/$1" "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
+  # The same input may be in both; cp refuses to write a file twice.
+  find "test/c/fuzz/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
+  find "$dir/corpus/$1" -type f -size -17 -exec cp -t "$all.new" {} +
   # shellcheck disable=SC2086
   "$dir/$1" $limits -merge=1 -use_counters=0 "$all" "$all.new" >>"$dir/$1.merge.log" 2>&1
   rm -rf "test/c/fuzz/corpus/$1"

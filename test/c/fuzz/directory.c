@@ -13,6 +13,7 @@ enum {
   TAR_STORAGES,
   TAR_TENSORS,
   SYS_INFO,
+  SAFETENSORS_FIELDS,
   KINDS
 };
 enum { STRICT = 1, VERIFY = 2 }; /* the other options depend on the kind */
@@ -105,6 +106,37 @@ static void make_safetensors(const uint8_t *json, size_t size, xt_buffer *out) {
   xt_buffer_le(out, size, 8);
   xt_buffer_put(out, json, size);
   xt_buffer_put(out, content, data);
+}
+
+/* Returns a small number, mostly 0. */
+static int choose_shift(choices *in) {
+  uint8_t byte = choose_byte(in);
+  return byte < 240 ? 0 : byte - 248;
+}
+
+/* Makes a header whose offsets are shifted here and there, so that tensors overlap, leave gaps or have other sizes. */
+static void make_shifted_safetensors(choices *in, xt_buffer *out) {
+  static const struct {
+    const char *name;
+    int bytes;
+  } dtypes[] = {{"F32", 4}, {"U8", 1}, {"I64", 8}, {"BF16", 2}, {"BOOL", 1}};
+  uint8_t content[512];
+  char json[1024] = "{";
+  int at = 0, size = 1;
+  for (int i = 0, count = choose_byte(in) % 6; i < count; i++) {
+    int dtype = choose_byte(in) % 5, numel = choose_byte(in) % 9, bytes = numel * dtypes[dtype].bytes;
+    int begin = at + choose_shift(in), end = at + bytes + choose_shift(in), name = i + choose_shift(in);
+    size += snprintf(json + size, sizeof json - (size_t)size,
+                     "%s\"%d\":{\"dtype\":\"%s\",\"shape\":[%d],\"data_offsets\":[%d,%d]}", i ? "," : "", name,
+                     dtypes[dtype].name, numel, begin, end);
+    if (!choose_shift(in)) at += bytes;
+  }
+  json[size++] = '}';
+  at += choose_shift(in);
+  fill_content("", 0, content, sizeof content);
+  xt_buffer_le(out, (uint64_t)size, 8);
+  xt_buffer_put(out, json, (size_t)size);
+  xt_buffer_put(out, content, at < 0 ? 0 : (size_t)at);
 }
 
 /* ---- Legacy and streaming: a mutated list of the storages that follow ---- */
@@ -248,6 +280,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   switch (kind) {
   case ZIP_FIELDS: make_zip(&in, options, &file); break;
   case SAFETENSORS_HEADER: make_safetensors(in.data, in.size, &file); break;
+  case SAFETENSORS_FIELDS: make_shifted_safetensors(&in, &file); break;
   case LEGACY_KEYS:
   case SYS_INFO: make_legacy(in.data, in.size, kind == SYS_INFO, &file); break;
   case STREAM_LIST: make_stream(in.data, in.size, &file); break;

@@ -86,6 +86,7 @@ put("directory", "zip", bytes([0, 0, 1]))
 for part in range(6):
     for field in range(14):
         put("directory", f"zip.{part}.{field}", bytes([0, field % 2, 1, part, 1, field, 1, 1]))
+put("directory", "safetensors.fields", bytes([8, 0, 1, 5] + [2, 3, 0, 0, 0, 0] * 5))
 for field in range(0, 160, 7):
     put("directory", f"tar.{field}", bytes([4, 0, 1, field, 0, 48 + field % 8]))
 for seed in range(24):
@@ -96,11 +97,12 @@ for format in range(3):  # a tree with a long text, then a tensor
 # A rank-2 view of each dtype in each kind of file: columns, rows, strided rows (see view.c).
 for dtype in range(34):
     for kind in range(4):
-        put("view", f"{dtype}.{kind}", bytes([kind, 8 | dtype % 8, dtype, 2, 0, 7, 1, 4, 5, 255, dtype, 9, 1, 0, 5, 0, 9, 1]))
-        put("view", f"{dtype}.{kind}.all", bytes([kind, 240 | dtype % 16, dtype, 2, 2, 200, 40, 0, 3, 2, 9, 0, 0, 0, 0, 99]))
+        part, all = 8 | dtype % 8, 240 | dtype % 16
+        put("view", f"{dtype}.{kind}", bytes([kind, part, dtype, 2, 0, 7, 1, 4, 5, 255, dtype, 9, 1, 0, 5, 0, 9, 1]))
+        put("view", f"{dtype}.{kind}.all", bytes([kind, all, dtype, 2, 2, 200, 40, 0, 3, 2, 9, 0, 0, 0, 0, 99]))
 
-# The dictionary: the names and signatures in the sources (all literals without spaces), the dtypes, and the opcodes with
-# an argument of zeros.
+# The dictionary: the names and signatures in the sources (all literals without spaces), the dtypes, and the opcodes
+# with an argument of zeros.
 words = {b"data_offsets", b"little_endian", b"type_sizes"}
 for source in [*core.glob("pickle/rebuild*.c"), *core.glob("formats/*.c")]:
     for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source.read_text()):
