@@ -60,17 +60,18 @@ static wide last_element(const xt_tensor_desc *t, const int64_t *strides) {
 
 static void check_tensor(const xt_checkpoint *c, const xt_tensor_desc *t) {
   REQUIRE(t->dtype < XT_DTYPE_COUNT && t->ndim <= XT_MAX_DIMS && t->part_count <= 3);
-  wide item = (wide)xt_dtype_get(t->dtype)->size, bytes = item;
+  wide item = (wide)xt_dtype_get(t->dtype)->size, bytes = item, shape = item; /* shape: without the zeros */
   for (uint32_t d = 0; d < t->ndim; d++) {
     REQUIRE(t->sizes[d] >= 0 && t->strides[d] >= 0);
     bytes *= bytes > INT64_MAX ? 1 : t->sizes[d];
+    shape *= shape > INT64_MAX || !t->sizes[d] ? 1 : t->sizes[d];
   }
   for (int i = 0; i < t->part_count; i++) check_tensor(c, t->more->parts[i]);
   if (t->layout != XT_LAYOUT_STRIDED) {
     REQUIRE(t->storage == XT_NO_STORAGE);
     return;
   }
-  REQUIRE(bytes <= (wide)c->limits.tensor_bytes);
+  REQUIRE(shape <= INT64_MAX && bytes <= (wide)c->limits.tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return;
   REQUIRE(t->storage < c->rebuild.storage_count && t->offset >= 0);
   const xt_storage *storage = &c->rebuild.storages[t->storage];

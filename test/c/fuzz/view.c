@@ -75,15 +75,17 @@ static bool choose_view(choices *in, xt_tensor_desc *t) {
   t->sizes = sizes;
   t->strides = strides;
   int64_t item = (int64_t)xt_dtype_get(t->dtype)->size;
-  wide numel = 1;
+  wide numel = 1, shape = 1; /* shape: without the zeros; core refuses one that overflows */
   for (uint32_t d = 0; d < t->ndim; d++) {
     uint8_t how = choose_byte(in);
     sizes[d] = (int64_t)choose_number(in, how & 1 ? 2 : 1) % (how & 2 ? 5000 : 9);
     strides[d] = (int64_t)choose_number(in, how & 4 ? 2 : 1) % (how & 8 ? 65536 : 20);
     numel *= sizes[d];
+    shape *= shape > INT64_MAX || !sizes[d] ? 1 : sizes[d];
   }
   t->offset = (int64_t)choose_number(in, 3) % (STORAGE_BYTES / item);
-  return numel * item <= 1 << 20 && (!numel || (t->offset + last_element(t, strides) + 1) * item <= STORAGE_BYTES);
+  return shape * item <= INT64_MAX && numel * item <= 1 << 20 &&
+         (!numel || (t->offset + last_element(t, strides) + 1) * item <= STORAGE_BYTES);
 }
 
 static void check_span(const xt_record_reader *reader, const xt_tensor_desc *t) {
