@@ -36,7 +36,7 @@ ERL_NIF_TERM xt_nif_json_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !enif_get_uint64(env, argv[1], &limit)) return enif_make_badarg(env);
   xt_status status = read_file(path, limit, &text, &size, &error);
-  xt_allowance allowance = {.limit = xt_allowance_for(size)};
+  xt_allowance allowance = {.limit = xt_allowance_for(size) / 2}; /* the other half is for the terms */
   xt_arena arena = {.allowance = &allowance};
   if (status == XT_STATUS_ok) status = xt_node_from_json(text, size, &arena, &root, &error);
   if (status == XT_STATUS_ok && !xt_make_node(env, NULL, root, &term))

@@ -29,7 +29,7 @@ defmodule ExTorch.Suggest do
   end
 
   defp candidates(bytes) do
-    least..most = @candidates
+    least..most//_ = @candidates
     div(@work, bytes * bytes + 1) |> max(least) |> min(most)
   end
 

@@ -38,7 +38,7 @@ defmodule ExTorch.HostileFiles.Round do
   end
 
   # Each order of magnitude is as likely as another.
-  defp size(low..high) do
+  defp size(low..high//_) do
     span = :math.log(high + 1) - :math.log(low)
     min(high, max(low, round(:math.exp(:math.log(low) + :rand.uniform() * span))))
   end

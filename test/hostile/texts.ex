@@ -206,9 +206,15 @@ defmodule ExTorch.HostileFiles.Texts do
           [map(Enum.map(1..n, &{"w#{&1}", "s.safetensors"})), {"s.safetensors", shard.(["w"])}]
         end
       ),
-      index("index: many shards that do not exist", 50_000, 1..200_000, [:not_found, :io], fn n ->
-        [map(Enum.map(1..n, &{"w#{&1}", "s#{&1}.safetensors"}))]
-      end),
+      index(
+        "index: many shards that do not exist",
+        50_000,
+        1..200_000,
+        [:not_found, :io, :limit],
+        fn n ->
+          [map(Enum.map(1..n, &{"w#{&1}", "s#{&1}.safetensors"}))]
+        end
+      ),
       index("index: one key again and again", 100_000, 2..500_000, [:corrupt, :not_found], fn n ->
         [json(~s({"weight_map":{) <> :binary.copy(~s("w":"s",), n) <> ~s("w":"s"}}))]
       end),
@@ -224,9 +230,15 @@ defmodule ExTorch.HostileFiles.Texts do
           [map(Enum.map(1..n, &{"w#{&1}", "#{&1}" <> :binary.copy("n", 100_000)}))]
         end
       ),
-      index("index: shards outside the directory", 100, 1..10_000, [:corrupt, :forbidden], fn n ->
-        [map(Enum.map(1..n, &{"w#{&1}", :binary.copy("../", &1) <> "etc/passwd"}))]
-      end),
+      index(
+        "index: shards outside the directory",
+        100,
+        1..10_000,
+        [:corrupt, :forbidden, :limit],
+        fn n ->
+          [map(Enum.map(1..n, &{"w#{&1}", :binary.copy("../", &1) <> "etc/passwd"}))]
+        end
+      ),
       index("index: lists in lists", 1_000_000, 2000..10_000_000, [:corrupt, :limit], fn n ->
         [json(~s({"weight_map":) <> :binary.copy("[", n))]
       end),
