@@ -1,6 +1,8 @@
 /* Reads JSON files with the strict parser of the core; used for index files. */
 #include <stdlib.h>
 
+#include "core/base/json.h"
+#include "core/checkpoint/index.h"
 #include "core/os/file.h"
 #include "core/pickle/node_json.h"
 #include "nif/object.h"
@@ -24,6 +26,15 @@ static xt_status read_file(const char *path, uint64_t limit, uint8_t **text, siz
   return status;
 }
 
+/* Checks that the terms fit into the allowance. */
+static xt_status weigh(xt_node *root, xt_arena *arena, xt_error *error) {
+  xt_index index = {0};
+  xt_index_limits limits = {UINT64_MAX, XT_JSON_DEPTH + 1};
+  xt_status status = xt_index_build(&index, arena, root, &limits, error);
+  xt_index_free(&index);
+  return status;
+}
+
 /* json_read(path, most bytes) :: {:ok, term, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_json_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[XT_PATH_SIZE];
@@ -36,9 +47,10 @@ ERL_NIF_TERM xt_nif_json_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !enif_get_uint64(env, argv[1], &limit)) return enif_make_badarg(env);
   xt_status status = read_file(path, limit, &text, &size, &error);
-  xt_allowance allowance = {.limit = xt_allowance_for(size) / 2}; /* the other half is for the terms */
+  xt_allowance allowance = {.limit = xt_allowance_for(size)};
   xt_arena arena = {.allowance = &allowance};
   if (status == XT_STATUS_ok) status = xt_node_from_json(text, size, &arena, &root, &error);
+  if (status == XT_STATUS_ok) status = weigh(root, &arena, &error);
   if (status == XT_STATUS_ok && !xt_make_node(env, NULL, root, &term))
     status = xt_error_set(&error, XT_STATUS_no_memory, "out of memory while decoding JSON");
   status = xt_allowance_explain(&allowance, status, &error);

@@ -8,7 +8,7 @@ defmodule ExTorch.Store.ShardIndex do
   # The largest published checkpoints have about 400 shards and 200,000 tensors. All shards are open at the same time.
   @max_bytes 64 * 1024 * 1024
   @max_shards 10_000
-  @max_tensors 1_000_000
+  @max_tensors 300_000
   @max_name_bytes 255
   @suffix ".index.json"
 

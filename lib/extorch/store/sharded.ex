@@ -9,7 +9,7 @@ defmodule ExTorch.Store.Sharded do
   format of the shards.
 
   It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
-  of the same name. An index may have 64 MiB, 10,000 shards and 1,000,000 tensors.
+  of the same name. An index may have 64 MiB, 10,000 shards and 300,000 tensors.
 
   ## Saving
 
