@@ -6,7 +6,8 @@
 /* Few mutated zip files pass the checks of the zip reader, so the unpickler is also called directly. */
 static void as_pickle(const uint8_t *data, size_t size) {
   xt_error error;
-  xt_arena arena = {.limit = 64 << 20};
+  xt_allowance allowance = {.limit = 64 << 20};
+  xt_arena arena = {.allowance = &allowance};
   xt_index index = {0};
   xt_rebuild rebuild = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error};
   xt_node *root;
@@ -22,7 +23,8 @@ static void as_pickle(const uint8_t *data, size_t size) {
 
 static void as_json(const uint8_t *data, size_t size) {
   xt_error error;
-  xt_arena arena = {.limit = 64 << 20};
+  xt_allowance allowance = {.limit = 64 << 20};
+  xt_arena arena = {.allowance = &allowance};
   xt_node *root;
   xt_node_from_json(data, size, &arena, &root, &error);
   xt_arena_free(&arena);

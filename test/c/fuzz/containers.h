@@ -49,7 +49,8 @@ static void add_storage(storages *s, const xt_storage *storage) {
 /* Finds the storages that a pickle refers to, so that the file can contain them. */
 static void find_storages(storages *s, const uint8_t *pickle, size_t size, xt_persistent_ids ids) {
   xt_error error;
-  xt_arena arena = {.limit = 64 << 20};
+  xt_allowance allowance = {.limit = 64 << 20};
+  xt_arena arena = {.allowance = &allowance};
   xt_rebuild rebuild = {.arena = &arena, .ids = ids, .max_tensor_bytes = 1 << 24, .error = &error};
   xt_node *root;
   size_t used;

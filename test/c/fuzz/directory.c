@@ -143,6 +143,7 @@ static void make_shifted_safetensors(choices *in, xt_buffer *out) {
 
 /* Unpickles a mutated list, so that the rest of the file can be made to fit. */
 typedef struct {
+  xt_allowance allowance;
   xt_arena arena;
   xt_rebuild rebuild;
   xt_error error;
@@ -151,7 +152,8 @@ typedef struct {
 
 static void parse(parsed *l, const uint8_t *data, size_t size) {
   size_t used;
-  *l = (parsed){.arena = {.limit = 16 << 20}};
+  *l = (parsed){.allowance = {.limit = 16 << 20}};
+  l->arena.allowance = &l->allowance;
   l->rebuild = (xt_rebuild){.arena = &l->arena, .ids = XT_IDS_NONE, .max_tensor_bytes = 1 << 24, .error = &l->error};
   if (xt_unpickle(data, size, &l->rebuild, &used, &l->root) != XT_STATUS_ok || l->root->kind != XT_NODE_LIST)
     l->root = NULL;

@@ -1,5 +1,5 @@
 /* An arena for the fuzz targets, linked instead of core/base/arena.c: every piece is a separate allocation of exactly
- * its size, so that the sanitizer reports an access between two pieces. Limits count as in the arena it replaces. */
+ * its size, so that the sanitizer reports an access between two pieces. */
 #include <sanitizer/lsan_interface.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 struct xt_arena_chunk {
   struct xt_arena_chunk *next;
   void *data;
+  size_t size;
 };
 
 /* The list is not part of what the targets measure, so its memory does not come from malloc. It is used again. */
@@ -30,20 +31,18 @@ static struct xt_arena_chunk *take_chunk(void) {
 }
 
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
-  enum { ALIGN = _Alignof(max_align_t) };
-  size_t exact, bytes;
-  if (__builtin_mul_overflow(count, size, &exact) || exact > SIZE_MAX / 2) return NULL;
-  bytes = exact ? (exact + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
-  if (arena->limit && (arena->used > arena->limit || bytes > arena->limit - arena->used)) {
-    arena->exceeded = true;
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+  if (!bytes) bytes = 1;
+  if (!xt_allowance_take(arena->allowance, bytes)) return NULL;
+  void *data = calloc(1, bytes);
+  if (!data) {
+    xt_allowance_return(arena->allowance, bytes);
     return NULL;
   }
-  void *data = calloc(1, exact ? exact : 1);
-  if (!data) return NULL;
   struct xt_arena_chunk *piece = take_chunk();
-  *piece = (struct xt_arena_chunk){arena->chunks, data};
+  *piece = (struct xt_arena_chunk){arena->chunks, data, bytes};
   arena->chunks = piece;
-  arena->used += bytes;
   return data;
 }
 
@@ -56,9 +55,10 @@ char *xt_arena_text(xt_arena *arena, const char *text, size_t size) {
 void xt_arena_free(xt_arena *arena) {
   for (struct xt_arena_chunk *next, *at = arena->chunks; at; at = next) {
     next = at->next;
+    xt_allowance_return(arena->allowance, at->size);
     free(at->data);
     at->next = unused;
     unused = at;
   }
-  *arena = (xt_arena){0};
+  arena->chunks = NULL;
 }

@@ -120,7 +120,7 @@ static void check_node(const xt_checkpoint *c, const xt_node *node, int *left) {
   case XT_NODE_TENSOR: check_tensor(c, node->tensor); break;
   default: break;
   }
-  REQUIRE(!node->walk);
+  REQUIRE(!node->on_path);
   for (size_t i = 0, count = xt_child_count(node); i<count && * left> 0; i++)
     check_node(c, xt_child_at(node, i).node, left);
 }
