@@ -106,5 +106,5 @@ step "C tests of core for aarch64-linux"
 run=
 if [ "$(uname -m)" != aarch64 ]; then run=$(command -v qemu-aarch64-static || command -v qemu-aarch64); fi
 build_deflate aarch64-linux-musl
-CC="$zig cc -target aarch64-linux-musl" CFLAGS="-O2 -Wno-missing-field-initializers -isystem $deflate" \
+CC="$zig cc -target aarch64-linux-musl" CFLAGS="-O2 -DSTATIC_TESTS -Wno-missing-field-initializers -isystem $deflate" \
   LIBS="-static $library" RUN=$run FIXTURES=$fixtures C_TESTS_DIR=build/cross/c_tests scripts/c_tests.sh

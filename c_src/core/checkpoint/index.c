@@ -136,7 +136,7 @@ typedef struct {
   text_buffer name;
 } walker;
 
-enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1 };
+enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1, MAX_INTEGER = 524280 /* bytes */ };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while indexing the tensors");
@@ -237,6 +237,9 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
     if (in_key) return xt_error_set(w->error, XT_STATUS_unsupported, "tensors as dict keys are not supported");
     return add_entry(w, node, to);
   }
+  if (node->kind == XT_NODE_BIG && node->text.size > MAX_INTEGER)
+    return xt_error_set(w->error, XT_STATUS_limit, "an integer has %zu bytes; Erlang integers have at most %d",
+                        node->text.size, MAX_INTEGER);
   if (!xt_child_count(node)) return XT_STATUS_ok;
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
     return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",

@@ -1,6 +1,7 @@
 #include "core/checkpoint/weight.h"
 
-enum { SMALL_BITS = 59 }; /* integers with fewer bits need no memory of their own */
+/* Smaller integers need no memory of their own. */
+#define SMALL_INTEGER ((int64_t)1 << 59)
 
 static uint64_t text_weight(size_t size) { return 24 + (uint64_t)size; }
 
@@ -8,7 +9,7 @@ static uint64_t term_bytes(const xt_node *node) {
   switch ((xt_node_kind)node->kind) {
   case XT_NODE_NONE:
   case XT_NODE_BOOL: return 0;
-  case XT_NODE_INT: return node->integer >> SMALL_BITS == node->integer >> 63 ? 0 : 16;
+  case XT_NODE_INT: return node->integer >= -SMALL_INTEGER && node->integer < SMALL_INTEGER ? 0 : 16;
   case XT_NODE_FLOAT: return 16;
   case XT_NODE_BIG: return 16 + (uint64_t)node->text.size;
   case XT_NODE_TEXT: return text_weight(node->text.size);

@@ -1,7 +1,7 @@
 #include "core/os/address.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 #ifdef __APPLE__
 
@@ -12,7 +12,7 @@ static xt_access scan(uintptr_t from, uintptr_t last) {
   for (;;) {
     vm_address_t start = from;
     vm_size_t size;
-    vm_region_basic_info_data_64_t info;
+    vm_region_basic_info_data_64_t info = {0};
     mach_msg_type_number_t count = VM_REGION_BASIC_INFO_COUNT_64;
     mach_port_t unused;
     if (vm_region_64(mach_task_self(), &start, &size, VM_REGION_BASIC_INFO_64, (vm_region_info_t)&info, &count,
@@ -82,7 +82,7 @@ static bool scan_by_query(int maps, uintptr_t from, uintptr_t last, xt_access *a
 /* Parses "7f12e000-7f130000 rw-p 00000000 …". */
 static bool parse_line(const char *line, area *out) {
   char read, write;
-  if (sscanf(line, "%zx-%zx %c%c", &out->start, &out->end, &read, &write) != 4) return false;
+  if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %c%c", &out->start, &out->end, &read, &write) != 4) return false;
   out->access = read != 'r' ? XT_ACCESS_NONE : write != 'w' ? XT_ACCESS_READ : XT_ACCESS_WRITE;
   return true;
 }

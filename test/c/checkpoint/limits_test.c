@@ -76,6 +76,23 @@ static void items_of_a_tuple(void) {
   CHECK(!wrong);
 }
 
+/* Newer versions of Erlang have integers of at most 524,280 bytes. */
+static void bytes_of_an_integer(void) {
+  enum { MOST = 524280, LONG4 = 0x8b };
+  for (uint32_t size = MOST; size <= MOST + 1; size++) {
+    xt_buffer pickle = {0};
+    PUT(&pickle, "\x80\2");
+    xt_buffer_byte(&pickle, LONG4);
+    for (int i = 0; i < 4; i++) xt_buffer_byte(&pickle, (uint8_t)(size >> 8 * i));
+    for (uint32_t i = 0; i < size; i++) xt_buffer_byte(&pickle, 1);
+    xt_buffer_byte(&pickle, '.');
+    opens("bytes of an integer", &pickle, &sample_limits, size > MOST ? XT_STATUS_limit : XT_STATUS_ok,
+          size > MOST ? "Erlang integers" : "");
+    xt_buffer_free(&pickle);
+  }
+  CHECK(!wrong);
+}
+
 /* Lists in lists, for several limits. An empty list needs no level. */
 static void depth(void) {
   static const uint64_t depths[] = {1, 2, 1000, 5000};
@@ -263,7 +280,7 @@ static void a_stream_that_failed(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("limits", limits_in_pickles, items_of_a_tuple, depth, limits_in_zip_files, keys_of_storages,
-                   bytes_of_tensors_and_pickles, texts, pickles_in_sequence, header_of_safetensors, spool,
-                   a_stream_that_failed);
+  return RUN_TESTS("limits", limits_in_pickles, items_of_a_tuple, bytes_of_an_integer, depth, limits_in_zip_files,
+                   keys_of_storages, bytes_of_tensors_and_pickles, texts, pickles_in_sequence, header_of_safetensors,
+                   spool, a_stream_that_failed);
 }

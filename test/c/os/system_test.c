@@ -62,9 +62,12 @@ static void count_library(void *context, const char *library) {
 static void libraries(void) {
   const char *reason = NULL;
   int count = 0;
-  CHECK(!xt_libraries_open("/nonexistent/library.so", &reason) && reason && strstr(reason, "nonexistent"));
+  CHECK(!xt_libraries_open("/nonexistent/library.so", &reason) && reason && *reason);
+#ifndef STATIC_TESTS /* a static program cannot open libraries */
+  CHECK(strstr(reason, "nonexistent"));
   void *self = xt_libraries_open(NULL, &reason);
   CHECK(self && xt_libraries_symbol(self, "malloc") && !xt_libraries_symbol(self, "no_such_symbol"));
+#endif
   xt_libraries_each(count_library, &count);
   CHECK(count > 0);
   xt_libraries_pin(&count);
