@@ -232,7 +232,7 @@ defmodule Lifetimes do
 
   defp report(mode, left, unexpected, figures) do
     text = for {name, value} <- figures, do: " | #{name} #{value}"
-    IO.puts("#{mode}#{text} | unexpected #{length(unexpected)} | leaks #{length(left)}")
+    IO.puts("fire: #{mode}#{text} | unexpected #{length(unexpected)} | leaks #{length(left)}")
 
     for {key, before, later} <- left,
         do: IO.puts(:stderr, "left: #{key} #{inspect(later)}, before #{inspect(before)}")

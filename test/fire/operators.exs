@@ -420,9 +420,9 @@ defmodule Fire.Operators do
     kills = Enum.map_join(state.kills, ", ", &elem(&1, 0))
 
     IO.puts(
-      "| operators | #{operators} operators | #{state.next - 1} calls | #{length(state.kills)} kills" <>
+      "fire: operators | #{operators} operators | #{state.next - 1} calls | #{length(state.kills)} kills" <>
         "#{if kills != "", do: ": " <> kills} " <>
-        "| #{length(state.slow)} slow | #{length(state.changed)} binaries changed | seed #{state.seed} |"
+        "| #{length(state.slow)} slow | #{length(state.changed)} binaries changed | seed #{state.seed}"
     )
   end
 end

@@ -40,8 +40,8 @@ defmodule Saves do
     for path <- [dir, dir <> "-warm"], do: File.rm_rf!(path)
 
     IO.puts(
-      "sharded saves: #{totals.saves} saves, #{totals.kills} kills survived, #{totals.mixtures} mixtures, " <>
-        "#{totals.left} temporary files left, #{totals.errors} other errors (seed #{seed})"
+      "fire: saves | #{totals.saves} sharded saves | #{totals.kills} kills survived | #{totals.mixtures} mixtures | " <>
+        "#{totals.left} temporary files left | #{totals.errors} other errors | seed #{seed}"
     )
 
     if totals.mixtures + totals.left + totals.errors > 0, do: System.halt(1)
