@@ -32,7 +32,7 @@ scripts/dialyzer.sh
 step "C tests under ASan and UBSan"
 scripts/c_tests.sh asan
 
-step "fuzzing, ${FUZZ_SECONDS:=20} seconds for each target"
+step "fuzzing, ${FUZZ_SECONDS:=10} seconds for each target"
 scripts/fuzz.sh "$FUZZ_SECONDS"
 
 step "damaged input, faults and kills"

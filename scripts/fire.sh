@@ -22,8 +22,8 @@ failures=()
 rows=()
 
 case $form in
-  long) fuzz_seconds=30 script_seconds=40 ;;
-  short) fuzz_seconds=4 script_seconds=8 tensors=100000 kills=500 ;;
+  long) fuzz_seconds=30 script_seconds=45 tensors=2000000 kills=10000 ;;
+  short) fuzz_seconds=3 script_seconds=5 tensors=100000 kills=500 ;;
   *) echo "usage: fire.sh [short]" >&2 && exit 2 ;;
 esac
 
