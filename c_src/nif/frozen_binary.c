@@ -19,7 +19,7 @@ static void destroy_binary(ErlNifEnv *env, void *object) {
   binary_resource *resource = object;
   (void)env;
   xt_frozen_remove(&resource->frozen);
-  resource->release(resource->owner);
+  if (resource->owner) resource->release(resource->owner);
 }
 
 const ErlNifResourceTypeInit xt_frozen_binary_callbacks = {.dtor = destroy_binary};
@@ -36,14 +36,24 @@ static bool is_still(const void *data, size_t size) {
   return writers == XT_WRITERS_NONE;
 }
 
-ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
-                                   void (*release)(void *owner)) {
+bool xt_make_still_binary(ErlNifEnv *env, const void *data, size_t size, void *owner, void (*release)(void *owner),
+                          ERL_NIF_TERM *out) {
   binary_resource *resource = enif_alloc_resource(xt_frozen_binary_type, sizeof *resource);
   *resource = (binary_resource){.owner = owner, .release = release};
   xt_frozen_add(&resource->frozen, data, size);
-  ERL_NIF_TERM binary =
-      is_still(data, size) ? enif_make_resource_binary(env, resource, data, size) : xt_make_text(env, data, size);
+  bool still = is_still(data, size);
+  if (still) *out = enif_make_resource_binary(env, resource, data, size);
+  else resource->owner = NULL; /* the caller keeps it */
   enif_release_resource(resource);
+  return still;
+}
+
+ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
+                                   void (*release)(void *owner)) {
+  ERL_NIF_TERM binary;
+  if (xt_make_still_binary(env, data, size, owner, release, &binary)) return binary;
+  binary = xt_make_text(env, data, size);
+  release(owner);
   return binary;
 }
 

@@ -3,6 +3,7 @@
 #define XT_NIF_FROZEN_BINARY_H
 
 #include <erl_nif.h>
+#include <stdbool.h>
 
 #include "core/memory/region.h"
 
@@ -13,6 +14,11 @@
  * library. Returns nil if there is no memory for the copy. */
 ERL_NIF_TERM xt_make_frozen_binary(ErlNifEnv *env, const void *data, size_t size, void *owner,
                                    void (*release)(void *owner));
+
+/* Same, but instead of a copy returns false, and does not release the owner, if the memory is being written. Waits for
+ * calls that are writing, except on a normal scheduler. */
+bool xt_make_still_binary(ErlNifEnv *env, const void *data, size_t size, void *owner, void (*release)(void *owner),
+                          ERL_NIF_TERM *out);
 
 /* Same as xt_make_frozen_binary, for a part of a region. Takes ownership of the reference to
  * the region. */

@@ -119,10 +119,20 @@ static ERL_NIF_TERM make_binary(ErlNifEnv *env, xt_tensor *handle) {
   return xt_make_ok(env, binary);
 }
 
-/* Whether the binary can be made in microseconds: nothing has to be copied, and no call has to be waited for. */
-static bool is_ready(const xt_tensor_info *info) {
-  return info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU &&
-         xt_frozen_writers(info->data, info->span) == XT_WRITERS_NONE;
+static bool can_share(const xt_tensor_info *info) {
+  return info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU;
+}
+
+/* Makes the binary if that takes microseconds: nothing has to be copied, and no call has to be waited for. */
+static bool make_brief(ErlNifEnv *env, xt_tensor *handle, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM binary;
+  const xt_tensor_info *info = &handle->info;
+  if (!can_share(info)) return false;
+  if (!info->span) *out = make_binary(env, handle);
+  else if (xt_make_still_binary(env, info->data, info->span, handle, release_handle, &binary))
+    *out = xt_make_ok(env, binary);
+  else return false;
+  return true;
 }
 
 static xt_status copy_plain(const xt_tensor *handle, xt_tensor **out, xt_error *error) {
@@ -140,12 +150,13 @@ ERL_NIF_TERM xt_nif_tensor_to_binary(ErlNifEnv *env, int argc, const ERL_NIF_TER
   xt_error error;
   if (!xt_get_tensor(env, argv[0], &resource)) return enif_make_badarg(env);
   if (xt_tensor_take(resource, &handle, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  const xt_tensor_info *info = &handle->info;
-  if (on_normal_scheduler() && !is_ready(info)) {
+  if (on_normal_scheduler()) {
+    ERL_NIF_TERM result;
+    if (make_brief(env, handle, &result)) return result;
     xt_tensor_drop(handle);
     return enif_schedule_nif(env, "tensor_to_binary", XT_DIRTY_CPU, xt_nif_tensor_to_binary, argc, argv);
   }
-  if (info->plain && info->contiguous && info->device.type == XT_DEVICE_CPU) return make_binary(env, handle);
+  if (can_share(&handle->info)) return make_binary(env, handle);
   xt_status status = copy_plain(handle, &copy, &error);
   if (status == XT_STATUS_ok && (status = xt_tensor_check_memory(handle, &error)) != XT_STATUS_ok) xt_tensor_drop(copy);
   xt_tensor_drop(handle);
