@@ -202,6 +202,11 @@ static bool is_tensor_class(const xt_node *g) {
          !memcmp(g->global.module, "torch", 5);
 }
 
+/* Variables and parameters are classes of torch. An object of another class may have a similar state. */
+static bool is_torch_class(const xt_node *class) {
+  return class->kind == XT_NODE_GLOBAL && class->global.module_size > 6 && !memcmp(class->global.module, "torch.", 6);
+}
+
 /* The state is (storage, offset, size, stride) for a tensor and (data, _, hooks, requires_grad, _) for a variable.
  * Later versions made the variable from its data and set (requires_grad, _, hooks). */
 xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state, bool *done) {
@@ -215,7 +220,8 @@ xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state
   xt_status status = XT_STATUS_ok;
   if (state->list.count == 4 && is_tensor_class(target->object->callable)) {
     status = xt_rebuild_tensor(r, state, 1, &made);
-  } else if (state->list.count == 5 && state->list.items[0]->kind == XT_NODE_TENSOR) {
+  } else if (state->list.count == 5 && state->list.items[0]->kind == XT_NODE_TENSOR &&
+             is_torch_class(target->object->callable)) {
     made = state->list.items[0];
     if (!xt_node_flag(state->list.items[3], &made->tensor->requires_grad)) made = NULL;
   }

@@ -94,4 +94,16 @@ defmodule ExTorch.Checkpoint.Hostile.TensorTest do
   test "a tensor as a dict key" do
     assert {:unsupported, _} = load_body(["}", tensor([]), "Ns"])
   end
+
+  test "only classes of torch become tensors by their state" do
+    state = ["(", tensor([]), "NN", <<0x88>>, "Nt"]
+    made = &[global(&1, &2), ")", <<0x81>>, state, "b"]
+    assert {:ok, %ExTorch.Tensor{}} = load_body(made.("torch.autograd.variable", "Variable"))
+
+    assert {:ok,
+            %ExTorch.Python.Object{class: class, state: {%ExTorch.Tensor{}, nil, nil, true, nil}}} =
+             load_body(made.("my.module", "Thing"))
+
+    assert %ExTorch.Python.Global{module: "my.module", name: "Thing"} = class
+  end
 end
