@@ -6,7 +6,7 @@
 # usage: fuzz.sh [SECONDS]     for each target (default: FUZZ_SECONDS, or 60)
 #        fuzz.sh merge         adds the new inputs of build/fuzz to test/c/fuzz/corpus, removes those that add nothing
 #
-# Environment: TARGETS (default: all), JOBS at once (default: 2)
+# Environment: TARGETS (default: all), JOBS at once (default: 2), FUZZ_SEED (default: random)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=build/fuzz
@@ -22,7 +22,7 @@ for target in $targets; do mkdir -p "$dir/corpus/$target" "test/c/fuzz/corpus/$t
 
 run() { # run TARGET
   # shellcheck disable=SC2086
-  "$dir/$1" $limits -max_total_time="$seconds" -print_final_stats=1 -dict="$dir/seeds/dictionary" \
+  "$dir/$1" $limits -max_total_time="$seconds" -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -dict="$dir/seeds/dictionary" \
     -artifact_prefix="$dir/findings/$1-" "$dir/corpus/$1" "$dir/seeds/$1" "test/c/fuzz/corpus/$1" >"$dir/$1.log" 2>&1
 }
 
