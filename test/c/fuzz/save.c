@@ -118,7 +118,8 @@ static void save_tree(choices *in, const xt_format_writer *format, uint8_t optio
   write_tree(&p, &f, tree);
   xt_pickler_stop(&p);
   xt_saver saver = {.format = format, .pickle = p.out.data, .pickle_size = p.out.size, .root = "archive"};
-  if (run_saver(&s, &saver, in)) {
+  /* a larger pickle would be refused by the reader */
+  if (p.out.size <= limits.pickle_bytes && run_saver(&s, &saver, in)) {
     read_back(&s, in, &c, &file, has_payload);
     compare_trees(&f, &c, tree, c.root);
     xt_checkpoint_free(&c);
