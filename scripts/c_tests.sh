@@ -33,8 +33,8 @@ fixtures=${FIXTURES:-$(find test/fixtures -type f ! -name '*.json' ! -name '*.py
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
 # LeakSanitizer does not work under ptrace and without some permissions: a leak must be reported.
 if [ "$variant" = asan ]; then
-  echo 'int main(int n, char **v) { v[0] = __builtin_malloc(n); v[0] = 0; return 0; }' | ${CC:-cc} -fsanitize=address -O0 -x c - -o "$dir/leak"
-  { ${RUN:-} "$dir/leak" 2>&1 || true; } | grep -q 'detected memory leaks' ||
+  echo 'int main(int n, char **v) { v[0] = __builtin_malloc(n); v[0] = 0; return 0; }' | ${CC:-cc} -fsanitize=address -O0 -x c - -o "$dir/leak.$$"
+  { ${RUN:-} "$dir/leak.$$" 2>&1 || true; rm -f "$dir/leak.$$"; } | grep -q 'detected memory leaks' ||
     { echo "LeakSanitizer does not find a leak on this machine" >&2; exit 1; }
 fi
 for test in $tests; do
