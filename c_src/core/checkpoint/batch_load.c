@@ -288,7 +288,9 @@ xt_status xt_batch_load_need(xt_batch_load *l, xt_need *need, xt_error *error) {
   l->need_next = l->next + (n ? n : 1);
   *need = l->need =
       n > 1 ? (xt_need){first->header, record_of(l, l->need_next - 1)->end - first->header, NULL} : record_need(first);
-  return status;
+  if (need->size) return status;
+  l->failed = true;
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)first->header, "a storage with data has no bytes in the file");
 }
 
 xt_status xt_batch_load_fill(xt_batch_load *l, xt_region *bytes, xt_error *error) {

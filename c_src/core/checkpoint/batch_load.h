@@ -36,8 +36,8 @@ xt_status xt_batch_load_begin(xt_batch_load *load, const xt_record_reader *reade
 /* Reads about `budget` bytes and sets *finished after the last storage. */
 xt_status xt_batch_load_step(xt_batch_load *load, uint64_t budget, bool *finished, xt_error *error);
 
-/* For a file that the caller reads: sets *need to the next range of the file, with `to` NULL; its size is 0 after the
- * last storage. Then xt_batch_load_fill takes the bytes of that range and reads the storages in it. Small ones are
+/* For a file that the caller reads: sets *need to the next range of the file, with `to` NULL; its size is 0 only after
+ * the last storage. Then xt_batch_load_fill takes the bytes of that range and reads the storages in it. Small ones are
  * copied from `bytes`; a large one that needs no conversion shares it. */
 xt_status xt_batch_load_need(xt_batch_load *load, xt_need *need, xt_error *error);
 xt_status xt_batch_load_fill(xt_batch_load *load, xt_region *bytes, xt_error *error);

@@ -126,32 +126,16 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   end
 
   # The bytes of a source are read here, those of files and binaries by the NIF.
-  defp step(%{source: %_{}} = ckpt, batch, progress), do: fill(ckpt, batch, nil, progress)
-
-  defp step(ckpt, batch, progress) do
-    case Memory.account(Native.batch_load_step(batch, @step_bytes)) do
+  defp step(ckpt, batch, progress, bytes \\ nil) do
+    case Memory.account(native_step(ckpt, batch, bytes)) do
       {:ok, {:more, done}} ->
         step(ckpt, batch, Progress.report(progress, done))
 
-      {:ok, {:done, tensors}} ->
-        finish(progress, tensors)
-        {:ok, tensors}
-
-      {:collect, error} ->
-        {:collect, error}
-
-      {:error, error} ->
-        {:error, Error.put_path(error, ckpt.source)}
-    end
-  end
-
-  defp fill(ckpt, batch, bytes, progress) do
-    case Memory.account(Native.batch_load_fill(batch, bytes)) do
       {:ok, {:need, offset, size, done}} ->
         progress = Progress.report(progress, done)
 
         with {:ok, bytes} <- SourceReader.read(ckpt.source, offset, size),
-             do: fill(ckpt, batch, bytes, progress)
+             do: step(ckpt, batch, progress, bytes)
 
       {:ok, {:done, tensors}} ->
         finish(progress, tensors)
@@ -164,6 +148,9 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         {:error, Error.put_path(error, ckpt.source)}
     end
   end
+
+  defp native_step(%{source: %_{}}, batch, bytes), do: Native.batch_load_fill(batch, bytes)
+  defp native_step(_ckpt, batch, nil), do: Native.batch_load_step(batch, @step_bytes)
 
   # If the callback raises, nobody gets the tensors.
   defp finish(progress, tensors) do
