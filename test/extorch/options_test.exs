@@ -144,7 +144,10 @@ defmodule ExTorch.OptionsTest do
             fun <- [open, loader, store, &ExTorch.load(@fixture, &1)] do
           {fun, :limits, [{limit, v}]}
         end,
-        for(v <- [nil, 5, %{depth: 1}, [unknown: 1], [depth: 0]], do: {open, :limits, v}),
+        for(
+          v <- [nil, 5, %{depth: 1}, [unknown: 1], [depth: 0], [nodes: 0], [memory: 0]],
+          do: {open, :limits, v}
+        ),
         for(v <- [0 | values.numbers], do: {&Streaming.save(1, &1), :chunk, v}),
         for(
           v <- [-1, 1.5, "1", nil, :never],

@@ -39,8 +39,7 @@ defmodule ExTorch.Checkpoint.Options do
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes (0: no limit given), depth, tensor_bytes, memory (0: by the size of the
-  file), offset"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes and memory (0: no limit given), depth, tensor_bytes, offset"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
            non_neg_integer(), non_neg_integer(), non_neg_integer()}
@@ -75,10 +74,16 @@ defmodule ExTorch.Checkpoint.Options do
   end
 
   defp limit?(:depth, value), do: value in 1..10_000
+  # 0 is how the NIFs are told that no limit was given.
   defp limit?(name, nil) when name in [:nodes, :memory], do: true
+  defp limit?(name, 0) when name in [:nodes, :memory], do: false
   defp limit?(_name, value), do: bytes?(value)
 
   defp limit_range(:depth), do: "an integer from 1 to 10,000"
+
+  defp limit_range(name) when name in [:nodes, :memory],
+    do: "nil or an integer from 1 to 2 ** 62"
+
   defp limit_range(_name), do: "an integer from 0 to 2 ** 62"
 
   defp bytes?(value), do: is_integer(value) and value in 0..(2 ** 62)
