@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
 #include "core/os/random.h"
 #include "core/os/thread.h"
 
@@ -66,18 +67,8 @@ static bool grow_slots(xt_table *table, size_t room) {
 
 bool xt_table_reserve(xt_table *table, size_t count) {
   if (count > UINT32_MAX / 4) return false;
-  if (count > table->items_room) {
-    size_t room = 2 * table->items_room > count ? 2 * table->items_room : count + 8;
-    uint64_t more = (room - table->items_room) * sizeof(xt_table_item);
-    if (!xt_allowance_take(table->allowance, more)) return false;
-    xt_table_item *items = realloc(table->items, room * sizeof *items);
-    if (!items) {
-      xt_allowance_return(table->allowance, more);
-      return false;
-    }
-    table->items = items;
-    table->items_room = room;
-  }
+  if (!xt_array_reserve_from(table->allowance, &table->items, &table->items_room, count, sizeof *table->items))
+    return false;
   if (2 * count <= table->room) return true;
   size_t room = table->room ? 2 * table->room : 16;
   while (room < 2 * count) room *= 2;
