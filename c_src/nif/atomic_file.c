@@ -2,11 +2,11 @@
  * it commits, the garbage collection of the resource closes the file. */
 #include "core/os/atomic_file.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/memory/reaper.h"
+#include "nif/busy.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
@@ -17,8 +17,8 @@ typedef struct {
 } open_file;
 
 typedef struct {
-  atomic_flag busy; /* set while a call uses the file */
-  open_file *open;  /* NULL once it is closed */
+  xt_busy busy;    /* entered by every call */
+  open_file *open; /* NULL once it is closed */
 } file_resource;
 
 static void close_file(xt_reapable *self) {
@@ -36,8 +36,7 @@ const ErlNifResourceTypeInit xt_atomic_file_callbacks = {.dtor = destroy_resourc
 
 static ERL_NIF_TERM make_file(ErlNifEnv *env, open_file *open) {
   file_resource *resource = enif_alloc_resource(xt_atomic_file_type, sizeof *resource);
-  atomic_flag_clear(&resource->busy);
-  resource->open = open;
+  *resource = (file_resource){.open = open};
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
   return term;
@@ -98,73 +97,68 @@ ERL_NIF_TERM xt_nif_atomic_file_claim(ErlNifEnv *env, int argc, const ERL_NIF_TE
   return xt_make_result(env, status, xt_am_nil, &error);
 }
 
-/* Marks the file as busy; leave must follow. Fails if the file is closed or busy. */
-static xt_status enter(file_resource *resource, xt_error *error) {
-  if (atomic_flag_test_and_set(&resource->busy))
-    return xt_error_set(error, XT_STATUS_busy, "another process is writing this file");
-  if (resource->open) return XT_STATUS_ok;
-  atomic_flag_clear(&resource->busy);
-  return xt_error_set(error, XT_STATUS_stale, "this file is already closed");
+typedef xt_status file_call(open_file *open, const ErlNifBinary *data, xt_error *error);
+
+/* The wrapper of the NIFs below: enters the file, runs the function and leaves. The file is closed afterwards if
+ * `closes`. */
+static ERL_NIF_TERM run(ErlNifEnv *env, ERL_NIF_TERM term, file_call *call, const ErlNifBinary *data, bool closes) {
+  file_resource *resource;
+  xt_error error;
+  if (!enif_get_resource(env, term, xt_atomic_file_type, (void **)&resource)) return enif_make_badarg(env);
+  xt_status status = xt_busy_enter(&resource->busy, "writing this file", &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  open_file *open = resource->open;
+  if (!open) status = xt_error_set(&error, XT_STATUS_stale, "this file is already closed");
+  else if (call) status = call(open, data, &error);
+  if (closes) resource->open = NULL;
+  xt_busy_leave(&resource->busy);
+  if (closes && open) close_file(&open->reapable);
+  return xt_make_result(env, status, xt_am_ok, &error);
 }
 
-static void leave(file_resource *resource) { atomic_flag_clear(&resource->busy); }
-
-static bool get_file(ErlNifEnv *env, ERL_NIF_TERM term, file_resource **out) {
-  return enif_get_resource(env, term, xt_atomic_file_type, (void **)out);
+static xt_status write_data(open_file *open, const ErlNifBinary *data, xt_error *error) {
+  return xt_atomic_file_write(&open->file, data->data, data->size, error);
 }
 
 /* atomic_file_write(file, binary) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_write(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  file_resource *resource;
   ErlNifBinary data;
-  xt_error error;
   (void)argc;
-  if (!get_file(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &data)) return enif_make_badarg(env);
-  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_atomic_file_write(&resource->open->file, data.data, data.size, &error);
-  leave(resource);
-  return xt_make_result(env, status, xt_am_ok, &error);
+  return enif_inspect_binary(env, argv[1], &data) ? run(env, argv[0], write_data, &data, false) : enif_make_badarg(env);
+}
+
+static xt_status sync_file(open_file *open, const ErlNifBinary *data, xt_error *error) {
+  (void)data;
+  return xt_atomic_file_sync(&open->file, error);
 }
 
 /* atomic_file_sync(file) :: {:ok, :ok, 0} | {:error, e}     with its temporary name */
 ERL_NIF_TERM xt_nif_atomic_file_sync(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  file_resource *resource;
-  xt_error error;
   (void)argc;
-  if (!get_file(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_status status = xt_atomic_file_sync(&resource->open->file, &error);
-  leave(resource);
-  return xt_make_result(env, status, xt_am_ok, &error);
+  return run(env, argv[0], sync_file, NULL, false);
+}
+
+static xt_status commit_file(open_file *open, const ErlNifBinary *data, xt_error *error) {
+  (void)data;
+  return xt_atomic_file_commit(&open->file, true, error);
 }
 
 /* atomic_file_close(file, commit?) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  file_resource *resource;
-  xt_error error;
   bool commit;
   (void)argc;
-  if (!get_file(env, argv[0], &resource) || !xt_get_bool(env, argv[1], &commit)) return enif_make_badarg(env);
-  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  open_file *open = resource->open;
-  xt_status status = commit ? xt_atomic_file_commit(&open->file, true, &error) : XT_STATUS_ok;
-  resource->open = NULL;
-  leave(resource);
-  close_file(&open->reapable);
-  return xt_make_result(env, status, xt_am_ok, &error);
+  return xt_get_bool(env, argv[1], &commit) ? run(env, argv[0], commit ? commit_file : NULL, NULL, true)
+                                            : enif_make_badarg(env);
+}
+
+static xt_status discard_file(open_file *open, const ErlNifBinary *data, xt_error *error) {
+  (void)data, (void)error;
+  xt_atomic_file_discard(&open->file);
+  return XT_STATUS_ok;
 }
 
 /* atomic_file_discard(file) :: {:ok, :ok, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_atomic_file_discard(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  file_resource *resource;
-  xt_error error;
   (void)argc;
-  if (!get_file(env, argv[0], &resource)) return enif_make_badarg(env);
-  if (enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  open_file *open = resource->open;
-  resource->open = NULL;
-  leave(resource);
-  xt_atomic_file_discard(&open->file);
-  close_file(&open->reapable);
-  return xt_make_ok(env, xt_am_ok);
+  return run(env, argv[0], discard_file, NULL, true);
 }

@@ -4,6 +4,7 @@
 
 #include "core/checkpoint/batch_load.h"
 #include "core/memory/memory.h"
+#include "nif/busy.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
 #include "nif/materialize.h"
@@ -12,7 +13,7 @@
 
 /* A batch load in progress. It has entered the checkpoint until it is closed. Only one caller at a time can use it. */
 typedef struct {
-  atomic_flag busy;
+  xt_busy busy;
   bool begun;
   xt_checkpoint_resource *checkpoint;
   xt_batch_load load;
@@ -115,7 +116,6 @@ ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TER
   if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
   batch_load *self = enif_alloc_resource(xt_batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
-  atomic_flag_clear(&self->busy);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
   xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self, &error);
@@ -160,14 +160,17 @@ static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TE
 
 /* Enters a batch load for one call. Returns false and the error's term in *out if it is closed or in use. */
 static bool enter_load(ErlNifEnv *env, batch_load *self, ERL_NIF_TERM *out) {
-  bool entered = !atomic_flag_test_and_set(&self->busy);
+  xt_error error;
+  bool entered = xt_busy_enter(&self->busy, "using this batch load", &error) == XT_STATUS_ok;
   if (entered && self->begun) {
     self->load.reader.context = env;
     return true;
   }
-  if (entered) atomic_flag_clear(&self->busy);
-  *out = entered ? xt_make_failure(env, XT_STATUS_released, "this batch load is closed; start a new one")
-                 : xt_make_failure(env, XT_STATUS_busy, "another process is using this batch load");
+  if (entered) {
+    xt_busy_leave(&self->busy);
+    xt_error_set(&error, XT_STATUS_released, "this batch load is closed; start a new one");
+  }
+  *out = xt_make_error(env, &error);
   return false;
 }
 
@@ -187,7 +190,7 @@ ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(handle, status, &error);
   if (status == XT_STATUS_ok && finished) status = make_tensors(env, self, &list, &error);
   uint64_t done = self->load.done;
-  atomic_flag_clear(&self->busy);
+  xt_busy_leave(&self->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
                                   : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
@@ -217,7 +220,7 @@ ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (status == XT_STATUS_ok) status = xt_batch_load_need(&self->load, &need, &error);
   if (status == XT_STATUS_ok && !need.size) status = make_tensors(env, self, &list, &error);
   uint64_t done = self->load.done;
-  atomic_flag_clear(&self->busy);
+  xt_busy_leave(&self->busy);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   if (!need.size) return xt_make_ok(env, enif_make_tuple2(env, xt_am_done, list));
   return xt_make_ok(env, enif_make_tuple4(env, xt_am_need, enif_make_uint64(env, need.offset),
@@ -227,10 +230,11 @@ ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 /* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */
 ERL_NIF_TERM xt_nif_batch_load_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   batch_load *self;
+  xt_error error;
   (void)argc;
   if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self)) return enif_make_badarg(env);
-  if (atomic_flag_test_and_set(&self->busy)) return xt_am_ok; /* the destructor closes it */
+  if (xt_busy_enter(&self->busy, "", &error) != XT_STATUS_ok) return xt_am_ok; /* the destructor closes it */
   close_load(self);
-  atomic_flag_clear(&self->busy);
+  xt_busy_leave(&self->busy);
   return xt_am_ok;
 }

@@ -52,11 +52,10 @@ bool xt_get_saver(ErlNifEnv *env, ERL_NIF_TERM term, xt_saver_resource **out) {
 }
 
 xt_status xt_saver_enter(xt_saver_resource *resource, xt_error *error) {
-  if (!atomic_flag_test_and_set(&resource->busy)) return XT_STATUS_ok;
-  return xt_error_set(error, XT_STATUS_busy, "another process is using this saver");
+  return xt_busy_enter(&resource->busy, "using this saver", error);
 }
 
-void xt_saver_leave(xt_saver_resource *resource) { atomic_flag_clear(&resource->busy); }
+void xt_saver_leave(xt_saver_resource *resource) { xt_busy_leave(&resource->busy); }
 
 xt_status xt_save_job_no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "out of memory while saving");
@@ -158,7 +157,7 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   if (!format || !enif_inspect_binary(env, argv[2], &root) || !get_flags(env, argv[3], &compact, &duplicate))
     return enif_make_badarg(env);
   xt_saver_resource *resource = enif_alloc_resource(xt_saver_type, sizeof *resource);
-  atomic_flag_clear(&resource->busy);
+  *resource = (xt_saver_resource){.job = NULL};
   xt_save_job *job = resource->job = new_job(format, &root, compact);
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);

@@ -13,6 +13,7 @@
 #include "core/checkpoint/saver.h"
 #include "core/os/atomic_file.h"
 #include "core/pickle/pickler.h"
+#include "nif/busy.h"
 #include "nif/save_tensors.h"
 
 /* Everything that a save needs. Reference counted; freed by the reaper thread. */
@@ -32,7 +33,7 @@ typedef struct {
 } xt_save_job;
 
 typedef struct {
-  atomic_flag busy; /* set while a call uses the job */
+  xt_busy busy; /* entered by every call */
   xt_save_job *job;
 } xt_saver_resource;
 
