@@ -5,57 +5,51 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
 #include "check.h"
+#include "core/os/clock.h"
 
-static void pin_to_core(int core) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET((unsigned)core, &one);
-  CHECK(!sched_setaffinity(0, sizeof one, &one));
+enum { CONTENDED_NS = 10000, RUN_NS = 300000000, WORK_NS = 20000, SLACK_NS = 2000000 };
+
+static atomic_bool stop;
+
+/* Uses the CPU of the thread that started it, without ever yielding. */
+static void *spin(void *unused) {
+  while (!atomic_load(&stop)) continue;
+  return unused;
 }
 
-typedef struct {
-  int core;
-  atomic_bool stop;
-} spinner;
-
-/* Yields in a loop, as a scheduler of the VM does while it looks for work. */
-static void *spin(void *argument) {
-  spinner *s = argument;
-  pin_to_core(s->core);
-  while (!atomic_load(&s->stop)) sched_yield();
-  return NULL;
+static void work(void) {
+  int64_t start = xt_clock_ns();
+  while (xt_clock_ns() - start < WORK_NS) continue;
 }
 
-static int64_t nanoseconds(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1000000000ll + time.tv_nsec;
-}
-
-/* A job moves away from a core that another thread waits for, and keeps the set of cores it may run on. */
-static void leaves_a_core_that_is_in_use(void) {
-  cpu_set_t before, after;
-  if (sched_getaffinity(0, sizeof before, &before)) return; /* more cores than a cpu_set_t holds */
-  spinner spinner = {sched_getcpu(), false};
+/* Beside a thread that wants the same CPU, a job that yields gives away its share of the time and no more, and the set
+ * of CPUs that it may run on does not change. */
+static void others_get_their_share(void) {
+  cpu_set_t before, one, after;
   pthread_t thread;
-  CHECK(!pthread_create(&thread, NULL, spin, &spinner));
-  pin_to_core(spinner.core);
-  CHECK(!sched_setaffinity(0, sizeof before, &before));
-  /* The kernel separates the two as well, but only after hundreds of switches. */
-  bool can_move = CPU_COUNT(&before) > 1 && CPU_COUNT(&before) <= 8;
-  for (int switches = 0; can_move && sched_getcpu() == spinner.core;) {
-    int64_t start = nanoseconds();
+  if (sched_getaffinity(0, sizeof before, &before)) return; /* more CPUs than a cpu_set_t holds */
+  CPU_ZERO(&one);
+  CPU_SET((unsigned)sched_getcpu(), &one);
+  CHECK(!sched_setaffinity(0, sizeof one, &one));
+  CHECK(!pthread_create(&thread, NULL, spin, NULL));
+  int64_t start = xt_clock_ns(), waited = 0, longest = 0, elapsed;
+  while ((elapsed = xt_clock_ns() - start) < RUN_NS) {
+    work();
+    int64_t yield_at = xt_clock_ns();
     xt_cpu_yield();
-    switches += nanoseconds() - start > 10000;
-    CHECK(switches < 10);
+    int64_t wait = xt_clock_ns() - yield_at;
+    if (wait < CONTENDED_NS) continue;
+    waited += wait;
+    longest = wait > longest ? wait : longest;
   }
-  atomic_store(&spinner.stop, true);
+  atomic_store(&stop, true);
   pthread_join(thread, NULL);
-  for (int i = 0; i < 1000; i++) xt_cpu_yield();
-  CHECK(!sched_getaffinity(0, sizeof after, &after) && CPU_EQUAL(&before, &after));
+  CHECK(waited > 0);
+  CHECK(waited - longest <= elapsed / XT_CPU_YIELD_SHARE + XT_CPU_YIELD_BURST_NS + SLACK_NS);
+  CHECK(!sched_getaffinity(0, sizeof after, &after) && CPU_EQUAL(&one, &after));
+  CHECK(!sched_setaffinity(0, sizeof before, &before));
 }
 
-int main(void) { return RUN_TESTS("cpu_yield", leaves_a_core_that_is_in_use); }
+int main(void) { return RUN_TESTS("cpu_yield", others_get_their_share); }
