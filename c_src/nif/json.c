@@ -1,11 +1,11 @@
 /* Reads JSON files with the strict parser of the core; used for index files. */
 #include <stdlib.h>
 
-#include "core/base/json.h"
 #include "core/checkpoint/index.h"
+#include "core/formats/json.h"
+#include "core/formats/node_json.h"
 #include "core/memory/memory.h"
 #include "core/os/file.h"
-#include "core/pickle/node_json.h"
 #include "nif/object.h"
 #include "nif/table.h"
 #include "nif/term.h"

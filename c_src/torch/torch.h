@@ -14,9 +14,9 @@
 #ifndef XT_TORCH_TORCH_H
 #define XT_TORCH_TORCH_H
 
-#include "core/base/arena.h"
 #include "core/base/dtype.h"
 #include "core/base/error.h"
+#include "core/memory/arena.h"
 #include "core/memory/frozen.h"
 #include "core/memory/reaper.h"
 #include "torch/value.h"

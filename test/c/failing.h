@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/base/arena.h"
+#include "core/memory/arena.h"
 
 struct libdeflate_decompressor;
 

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-#include "core/base/arena.h"
-#include "core/base/table.h"
+#include "core/memory/arena.h"
+#include "core/memory/table.h"
 
 enum { XT_RECORD_STORED = 0, XT_RECORD_DEFLATED = 8 }; /* compression methods, numbered as in zip files */
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/base/json.h"
+#include "core/formats/json.h"
 
 enum { START, HEADER };
 enum { USUAL_SIZE = 72 }; /* typical length of a tensor's description: the first guess of the number of tensors */

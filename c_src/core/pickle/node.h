@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/arena.h"
 #include "core/base/dtype.h"
+#include "core/memory/arena.h"
 
 typedef enum {
   XT_NODE_NONE,

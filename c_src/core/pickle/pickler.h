@@ -9,7 +9,7 @@
 
 #include "core/base/buffer.h"
 #include "core/base/dtype.h"
-#include "core/base/table.h"
+#include "core/memory/table.h"
 
 typedef struct {
   xt_buffer out;

@@ -5,7 +5,7 @@
 #define XT_PICKLE_REBUILD_H
 
 #include "core/base/error.h"
-#include "core/base/table.h"
+#include "core/memory/table.h"
 #include "core/pickle/node.h"
 
 typedef struct {

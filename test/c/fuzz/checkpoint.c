@@ -1,5 +1,5 @@
 /* Fuzz target (`make fuzz`): opens any bytes as a checkpoint and reads all of its tensors in every way. */
-#include "core/pickle/node_json.h"
+#include "core/formats/node_json.h"
 #include "core/pickle/unpickle.h"
 #include "reading.h"
 

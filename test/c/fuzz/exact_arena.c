@@ -1,4 +1,4 @@
-/* An arena for the fuzz targets, linked instead of core/base/arena.c: every piece is a separate allocation of exactly
+/* An arena for the fuzz targets, linked instead of core/memory/arena.c: every piece is a separate allocation of exactly
  * its size, so that the sanitizer reports an access between two pieces. */
 #include <sanitizer/lsan_interface.h>
 #include <stdint.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/base/arena.h"
+#include "core/memory/arena.h"
 
 struct xt_arena_chunk {
   struct xt_arena_chunk *next;

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "core/base/table.h"
 #include "core/memory/memory.h"
+#include "core/memory/table.h"
 
 static int64_t live(void) { return atomic_load(&xt_memory_live.bytes); }
 

@@ -1,4 +1,4 @@
-#include "core/base/table.h"
+#include "core/memory/table.h"
 
 #include <stdlib.h>
 #include <string.h>

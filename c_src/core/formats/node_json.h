@@ -1,6 +1,6 @@
 /* JSON texts as node trees. */
-#ifndef XT_PICKLE_NODE_JSON_H
-#define XT_PICKLE_NODE_JSON_H
+#ifndef XT_FORMATS_NODE_JSON_H
+#define XT_FORMATS_NODE_JSON_H
 
 #include "core/base/error.h"
 #include "core/pickle/node.h"

@@ -1,7 +1,7 @@
-#include "core/pickle/node_json.h"
+#include "core/formats/node_json.h"
 
-#include "core/base/json.h"
-#include "core/base/table.h"
+#include "core/formats/json.h"
+#include "core/memory/table.h"
 
 static xt_node *read_scalar(xt_json *j) {
   char kind = xt_json_peek(j);

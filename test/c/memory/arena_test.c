@@ -1,4 +1,4 @@
-#include "core/base/arena.h"
+#include "core/memory/arena.h"
 
 #include <stdint.h>
 #include <string.h>

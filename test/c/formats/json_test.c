@@ -1,5 +1,5 @@
 /* The pull interface of the JSON reader; test/c/pickle/node_json_test.c has the rules of the language. */
-#include "core/base/json.h"
+#include "core/formats/json.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "core/base/table.h"
+#include "core/memory/table.h"
 
 #include <string.h>
 

@@ -7,13 +7,13 @@
  * After the first error every call returns false, and xt_json_end returns the error. Besides anything that RFC 8259
  * does not allow, the parser refuses invalid UTF-8, lone surrogates, integers that do not fit in 64 bits and nesting
  * deeper than XT_JSON_DEPTH. It does not detect duplicate keys; that is left to the caller. */
-#ifndef XT_BASE_JSON_H
-#define XT_BASE_JSON_H
+#ifndef XT_FORMATS_JSON_H
+#define XT_FORMATS_JSON_H
 
 #include <stdint.h>
 
-#include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/memory/arena.h"
 
 enum { XT_JSON_DEPTH = 64 };
 

@@ -1,4 +1,4 @@
-#include "core/base/json.h"
+#include "core/formats/json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* An arena: many small allocations that are freed together. Some arenas last for one call, others as long as the
  * checkpoint whose tree and index they hold. A zeroed arena is empty and ready for use. */
-#ifndef XT_BASE_ARENA_H
-#define XT_BASE_ARENA_H
+#ifndef XT_MEMORY_ARENA_H
+#define XT_MEMORY_ARENA_H
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 /* A hash table from byte strings to numbers. The keys are not copied. Items are stored in a dense array in insertion
  * order; the slots that a lookup probes are small, so that even large tables stay in the CPU caches. A zeroed table is
  * empty and ready for use. */
-#ifndef XT_BASE_TABLE_H
-#define XT_BASE_TABLE_H
+#ifndef XT_MEMORY_TABLE_H
+#define XT_MEMORY_TABLE_H
 
 #include <stddef.h>
 

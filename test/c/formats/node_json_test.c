@@ -1,8 +1,8 @@
 /* JSON texts as node trees: what is accepted, what is refused, and what becomes of it. */
-#include "core/pickle/node_json.h"
+#include "core/formats/node_json.h"
 
 #include "check.h"
-#include "core/base/json.h"
+#include "core/formats/json.h"
 #include "failing.h"
 #include "node_text.h"
 
