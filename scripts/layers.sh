@@ -26,10 +26,10 @@ deny() { # deny DIRECTORY PATTERN
 }
 
 set +e # grep fails when it finds nothing
-allow core/base "$standard" '"core/(base|memory|os)/'
-allow core/os "$any" '"core/(base|memory|os)/'
-allow core/memory "$standard" '"core/(base|memory|os)/'
-allow core/pickle "$standard" '"core/(base|memory|os|pickle)/'
+allow core/base "$standard" '"core/base/'
+allow core/os "$any" '"core/(base|os)/'
+allow core/memory "$standard" '"core/(base|os|memory)/'
+allow core/pickle "$standard" '"core/(base|os|memory|pickle)/'
 allow core/checkpoint "$standard" '<libdeflate\.h>' '"core/'
 allow core/formats "$standard" '<libdeflate\.h>' '"core/'
 allow nif "$standard" '<erl_nif\.h>' '"core/' '"nif/' '"torch/(torch|value)\.h"' '"include/extorch\.h"'

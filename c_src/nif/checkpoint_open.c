@@ -1,6 +1,5 @@
 /* Opens checkpoints from a path or a binary. Sources that Elixir reads are opened in source_reader.c. */
 #include "core/checkpoint/push.h"
-#include "core/os/mapping.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
 #include "nif/table.h"
@@ -54,7 +53,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     status = run_open(handle, &reader, &error);
   }
   if (status == XT_STATUS_ok) status = xt_file_check(&handle->file, &error);
-  if (status == XT_STATUS_ok && opts.mmap) status = xt_mapping_open(&handle->file, &handle->memory, &error);
+  if (status == XT_STATUS_ok && opts.mmap) status = xt_region_map(&handle->file, &handle->memory, &error);
   return make_opened(env, handle, status, &error);
 }
 

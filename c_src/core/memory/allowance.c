@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "core/base/array.h"
 #include "core/memory/memory.h"
 #include "core/memory/region.h"
 
@@ -28,6 +29,16 @@ void xt_allowance_return(xt_allowance *a, uint64_t bytes) {
   if (!a) return;
   a->used -= bytes;
   xt_memory_discharge((int64_t)bytes);
+}
+
+bool xt_allowance_reserve(xt_allowance *a, void *array, size_t *room, size_t count, size_t size) {
+  if (count <= *room) return true;
+  size_t wanted = xt_array_next_room(*room, count, size);
+  uint64_t more = (wanted - *room) * size;
+  if (!wanted || !xt_allowance_take(a, more)) return false;
+  if (xt_array_resize(array, room, wanted, size)) return true;
+  xt_allowance_return(a, more);
+  return false;
 }
 
 xt_status xt_allowance_explain(xt_allowance *a, xt_status status, xt_error *error) {

@@ -5,6 +5,7 @@
 #define XT_MEMORY_ALLOWANCE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/base/error.h"
@@ -21,6 +22,9 @@ uint64_t xt_allowance_for(uint64_t file_size);
 /* Takes bytes. Returns false if the limit or the budget would be exceeded. NULL has no limit and charges nothing. */
 bool xt_allowance_take(xt_allowance *allowance, uint64_t bytes);
 void xt_allowance_return(xt_allowance *allowance, uint64_t bytes);
+
+/* Makes room for `count` items of an array (base/array.h). Who frees the items returns `room * size` bytes. */
+bool xt_allowance_reserve(xt_allowance *allowance, void *array, size_t *room, size_t count, size_t size);
 
 /* Returns whether `bytes` more would fit, for memory that is not native. */
 bool xt_allowance_fits(xt_allowance *allowance, uint64_t bytes);

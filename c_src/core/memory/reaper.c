@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "core/os/clock.h"
+#include "core/os/exit_guard.h"
 #include "core/os/semaphore.h"
 #include "core/os/thread.h"
 
@@ -81,6 +82,7 @@ static void *reap(void *unused) {
 
 static void start(void) {
   xt_condition_init(&progress);
+  xt_exit_guard_at_halt(xt_reaper_halt);
   started = xt_semaphore_init(&available) && xt_thread_start(reap, NULL);
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/memory/memory.h"
+#include "core/os/mapping.h"
 
 enum { PAGE = 4096, ALIGNMENT = 64 };
 
@@ -29,6 +30,25 @@ xt_region *xt_region_new(size_t size, uint64_t offset) {
   xt_region *region = xt_region_foreign(block + shift, size, block, free_owner);
   if (!region) xt_memory_free(block);
   return region;
+}
+
+static void unmap(xt_region *self) {
+  xt_mapping_close(self->data, self->size);
+  atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)self->size);
+}
+
+xt_status xt_region_map(const xt_file *file, xt_region **out, xt_error *error) {
+  void *data;
+  xt_status status = xt_mapping_open(file, &data, error);
+  if (status != XT_STATUS_ok) return status;
+  xt_region *region = xt_region_foreign(data, file->size, NULL, unmap);
+  if (!region) {
+    xt_mapping_close(data, file->size);
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while mapping the file");
+  }
+  atomic_fetch_add(&xt_memory_live.mapped, (int64_t)file->size);
+  *out = region;
+  return XT_STATUS_ok;
 }
 
 xt_status xt_region_refused(xt_error *error) {

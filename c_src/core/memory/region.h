@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/memory/reaper.h"
+#include "core/os/file.h"
 
 typedef struct xt_region {
   xt_reapable reapable; /* must be first */
@@ -25,6 +26,9 @@ xt_region *xt_region_new(size_t size, uint64_t offset);
 
 /* Makes a region of memory that `owner` keeps alive. Returns NULL if there is no memory for the region itself. */
 xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self));
+
+/* Maps a whole file; see os/mapping.h. */
+xt_status xt_region_map(const xt_file *file, xt_region **out, xt_error *error);
 
 /* Fills *error with the reason why xt_region_new returned NULL, and returns its status. */
 xt_status xt_region_refused(xt_error *error);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/array.h"
 #include "core/os/random.h"
 #include "core/os/thread.h"
 
@@ -67,7 +66,7 @@ static bool grow_slots(xt_table *table, size_t room) {
 
 bool xt_table_reserve(xt_table *table, size_t count) {
   if (count > UINT32_MAX / 4) return false;
-  if (!xt_array_reserve_from(table->allowance, &table->items, &table->items_room, count, sizeof *table->items))
+  if (!xt_allowance_reserve(table->allowance, &table->items, &table->items_room, count, sizeof *table->items))
     return false;
   if (2 * count <= table->room) return true;
   size_t room = table->room ? 2 * table->room : 16;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/memory/reaper.h"
 #include "core/os/clock.h"
 #include "core/os/libraries.h"
 #include "core/os/thread.h"
@@ -13,6 +12,7 @@ enum { TIMEOUT_MS = 2000 };
 
 static atomic_int inside;
 static atomic_bool stopping;
+static _Atomic(bool (*)(int timeout_ms)) halt_thread;
 static atomic_bool loading;     /* between xt_exit_guard_begin_load and end_load */
 static atomic_bool registering; /* the thread that registers handlers is running */
 
@@ -27,11 +27,14 @@ void xt_exit_guard_leave(void) { atomic_fetch_sub(&inside, 1); }
 
 bool xt_exit_guard_stopping(void) { return atomic_load(&stopping); }
 
-/* Waits for the calls inside and stops the reaper. Returns false if that takes too long. */
+void xt_exit_guard_at_halt(bool (*halt)(int timeout_ms)) { atomic_store(&halt_thread, halt); }
+
+/* Waits for the calls inside and stops the registered thread. Returns false if that takes too long. */
 static bool stop(void) {
+  bool (*halt)(int timeout_ms) = atomic_load(&halt_thread);
   atomic_store(&stopping, true);
   for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&inside) > 0; ms++) xt_clock_sleep_us(1000);
-  return xt_reaper_halt(TIMEOUT_MS) && atomic_load(&inside) == 0;
+  return (!halt || halt(TIMEOUT_MS)) && atomic_load(&inside) == 0;
 }
 
 void xt_exit_guard_halt(void) { stop(); }

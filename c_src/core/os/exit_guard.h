@@ -20,6 +20,10 @@ bool xt_exit_guard_stopping(void);
 bool xt_exit_guard_begin_load(void);
 void xt_exit_guard_end_load(void);
 
+/* Sets the function with which the handler stops the thread that frees memory (memory/reaper.h). It returns false if
+ * that takes longer than the timeout. */
+void xt_exit_guard_at_halt(bool (*halt)(int timeout_ms));
+
 /* Does the work of the handler, except for ending the process. For a runtime system that announces its exit. */
 void xt_exit_guard_halt(void);
 

@@ -2,12 +2,11 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/memory/memory.h"
 #include "core/os/thread.h"
 
 enum { MAPS = 1024 };
@@ -73,10 +72,9 @@ static void remove_mapping(uintptr_t start) {
 }
 
 /* Removes the table entry first: another mapping may get the address as soon as it is free. */
-static void unmap(xt_region *self) {
-  remove_mapping((uintptr_t)self->data);
-  munmap(self->data, self->size);
-  atomic_fetch_sub(&xt_memory_live.mapped, (int64_t)self->size);
+void xt_mapping_close(void *data, size_t size) {
+  remove_mapping((uintptr_t)data);
+  munmap(data, size);
 }
 
 static bool add_mapping(void *data, size_t size) {
@@ -89,24 +87,16 @@ static bool add_mapping(void *data, size_t size) {
   return false;
 }
 
-xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error) {
+xt_status xt_mapping_open(const xt_file *file, void **data, xt_error *error) {
   static xt_once once = XT_ONCE_INIT;
   xt_once_run(&once, install);
-  void *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
-  if (data == MAP_FAILED)
+  *data = mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
+  if (*data == MAP_FAILED)
     return xt_error_set(error, XT_STATUS_io, "the file could not be memory-mapped: %s", strerror(errno));
-  xt_region *region = xt_region_foreign(data, file->size, NULL, unmap);
-  if (!region || !add_mapping(data, file->size)) {
-    munmap(data, file->size);
-    if (!region) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while mapping the file");
-    free(region);
-    return xt_error_set(error, XT_STATUS_limit,
-                        "too many memory-mapped files (the limit is %d); close some, or load without `mmap: true`",
-                        MAPS);
-  }
-  atomic_fetch_add(&xt_memory_live.mapped, (int64_t)file->size);
-  *out = region;
-  return XT_STATUS_ok;
+  if (add_mapping(*data, file->size)) return XT_STATUS_ok;
+  munmap(*data, file->size);
+  return xt_error_set(error, XT_STATUS_limit,
+                      "too many memory-mapped files (the limit is %d); close some, or load without `mmap: true`", MAPS);
 }
 
 bool xt_mapping_poisoned(const void *data, size_t size) {

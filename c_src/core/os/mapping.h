@@ -8,11 +8,11 @@
 #ifndef XT_OS_MAPPING_H
 #define XT_OS_MAPPING_H
 
-#include "core/memory/region.h"
 #include "core/os/file.h"
 
-/* Maps the whole file privately: writes to the memory do not change the file. */
-xt_status xt_mapping_open(const xt_file *file, xt_region **out, xt_error *error);
+/* Maps the whole file privately: writes to the memory do not change the file. The mapping has file->size bytes. */
+xt_status xt_mapping_open(const xt_file *file, void **data, xt_error *error);
+void xt_mapping_close(void *data, size_t size);
 
 /* Returns whether the memory belongs to a mapping whose file was truncated. */
 bool xt_mapping_poisoned(const void *data, size_t size);

@@ -1,6 +1,7 @@
 #include "core/base/array.h"
 
 #include "check.h"
+#include "core/memory/allowance.h"
 #include "failing.h"
 
 typedef struct {
@@ -50,13 +51,13 @@ static void is_charged_to_an_allowance(void) {
   xt_allowance allowance = {.limit = 10000};
   list l = {0};
   size_t size = sizeof *l.items;
-  CHECK(xt_array_reserve_from(&allowance, &l.items, &l.room, 10, size) && allowance.used == l.room * size);
-  CHECK(xt_array_reserve_from(&allowance, &l.items, &l.room, 1000, size) && allowance.used == l.room * size);
+  CHECK(xt_allowance_reserve(&allowance, &l.items, &l.room, 10, size) && allowance.used == l.room * size);
+  CHECK(xt_allowance_reserve(&allowance, &l.items, &l.room, 1000, size) && allowance.used == l.room * size);
   fail_at = allocations;
-  CHECK(!xt_array_reserve_from(&allowance, &l.items, &l.room, 1001, size) && allowance.used == l.room * size);
+  CHECK(!xt_allowance_reserve(&allowance, &l.items, &l.room, 1001, size) && allowance.used == l.room * size);
   fail_at = -1;
   CHECK(!allowance.exceeded);
-  CHECK(!xt_array_reserve_from(&allowance, &l.items, &l.room, 2501, size) && allowance.used == l.room * size);
+  CHECK(!xt_allowance_reserve(&allowance, &l.items, &l.room, 2501, size) && allowance.used == l.room * size);
   CHECK(allowance.exceeded && l.room == 1000);
   free(l.items);
   xt_allowance_return(&allowance, l.room * size);

@@ -163,7 +163,7 @@ static void mapped_files_are_shared(void) {
   opened o;
   xt_region *mapping;
   CHECK(open_file(&o, false) == XT_STATUS_ok);
-  CHECK(xt_mapping_open(&o.file, &mapping, &o.error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&o.file, &mapping, &o.error) == XT_STATUS_ok);
   o.reader.memory = mapping;
   CHECK(read_views(&o) == XT_STATUS_ok && load_all(&o, MIB) == XT_STATUS_ok);
   xt_region_drop(mapping);

@@ -1,4 +1,6 @@
 /* Maps files, up to the limit of mappings, with failing calls, and with files that are truncated afterwards. */
+#include "core/memory/memory.h"
+#include "core/memory/region.h"
 #include "core/os/mapping.h"
 
 #include <signal.h>
@@ -33,7 +35,7 @@ static void reads_a_mapped_file(void) {
   xt_region *region;
   xt_error error;
   open_file(&file);
-  CHECK(xt_mapping_open(&file, &region, &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_ok);
   xt_file_close(&file); /* the mapping does not need it */
   CHECK(region->size == size && atomic_load(&xt_memory_live.mapped) == (int64_t)size);
   CHECK(region->data[0] == 'x' && region->data[size - 1] == 'x');
@@ -49,9 +51,9 @@ static void a_truncated_file_poisons_its_mapping(void) {
   xt_region *region, *other;
   xt_error error;
   open_file(&file);
-  CHECK(xt_mapping_open(&file, &region, &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_ok);
   CHECK(xt_file_open(&other_file, "/proc/self/exe", &error) == XT_STATUS_ok);
-  CHECK(xt_mapping_open(&other_file, &other, &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&other_file, &other, &error) == XT_STATUS_ok);
   size_t page = size / PAGES;
   CHECK(!truncate(path, (off_t)page));
   CHECK(region->data[0] == 'x' && !xt_mapping_poisoned(region->data, size));
@@ -74,13 +76,13 @@ static void failing_calls_are_errors(void) {
   xt_error error;
   open_file(&file);
   fault_calls = 0, fault_at = 0, fault_errno = ENOMEM;
-  CHECK(xt_mapping_open(&file, &region, &error) == XT_STATUS_io && strstr(error.message, "memory-mapped"));
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_io && strstr(error.message, "memory-mapped"));
   fault_at = -1;
   allocations = 0, fail_at = 0;
-  CHECK(xt_mapping_open(&file, &region, &error) == XT_STATUS_no_memory && strstr(error.message, "memory"));
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_no_memory && strstr(error.message, "memory"));
   fail_at = -1;
   CHECK(atomic_load(&xt_memory_live.mapped) == 0);
-  CHECK(xt_mapping_open(&file, &region, &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_ok);
   xt_region_drop(region);
   xt_file_close(&file);
 }
@@ -91,11 +93,11 @@ static void the_number_of_mappings_is_limited(void) {
   xt_file file;
   xt_error error;
   open_file(&file);
-  for (int i = 0; i < LIMIT; i++) CHECK(xt_mapping_open(&file, &regions[i], &error) == XT_STATUS_ok);
-  CHECK(xt_mapping_open(&file, &more, &error) == XT_STATUS_limit && !more);
+  for (int i = 0; i < LIMIT; i++) CHECK(xt_region_map(&file, &regions[i], &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&file, &more, &error) == XT_STATUS_limit && !more);
   CHECK(strstr(error.message, "the limit is 1024"));
   xt_region_drop(regions[500]);
-  CHECK(xt_mapping_open(&file, &regions[500], &error) == XT_STATUS_ok);
+  CHECK(xt_region_map(&file, &regions[500], &error) == XT_STATUS_ok);
   for (int i = 0; i < LIMIT; i++) xt_region_drop(regions[i]);
   CHECK(atomic_load(&xt_memory_live.mapped) == 0);
   xt_file_close(&file);
