@@ -147,9 +147,10 @@ defmodule ExTorch do
   All options of `ExTorch.Checkpoint.open/2` (`:mmap`, `:verify`, `:strict`, `:ordered`, `:device`, `:offset`,
   `:limits`), and:
 
-    * `:only` - which tensors to read: a name, a regular expression, a function of the name, a function of the name and
-      the `ExTorch.Checkpoint.Entry`, or a list of these. Other tensors are left out of dicts. In lists and tuples they
-      are replaced by their entry.
+    * `:only` - which tensors to read: a name, `{:prefix, "encoder."}`, a regular expression, a function of the name, a
+      function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these. Other tensors are left out of dicts.
+      In lists and tuples they are replaced by their entry. A filter that selects nothing is an error, except the empty
+      list, which reads only what is not a tensor.
     * `:on_progress` - a function `fn done, total -> … end` of bytes, or a function of one map
       `%{done: bytes, total: bytes}`. It is called about ten times a second and once at the end.
   """
@@ -192,8 +193,9 @@ defmodule ExTorch do
   ## Options
 
     * `:format` - `:zip` (the format of `torch.save` since 1.6), `:legacy` (before 1.6), `:streaming`
-      (`torch.distributed`) or `:safetensors`. Defaults to `:safetensors` if the path ends in `.safetensors`, otherwise
-      to `:zip`.
+      (`torch.distributed`) or `:safetensors`. By default the ending of the path decides: `.safetensors` is
+      `:safetensors`; `.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.tar` and no ending are `:zip`. Other endings are an
+      error.
     * `:compact` - if `true`, saves only the bytes that tensors refer to instead of whole storages. Defaults to `false`.
     * `:fsync` - if `false`, does not wait until the data is on disk. This is faster. The file is still replaced
       atomically, but may be lost or incomplete after a power failure. Defaults to `true`.

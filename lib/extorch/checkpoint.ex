@@ -271,13 +271,13 @@ defmodule ExTorch.Checkpoint do
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
   def stream(%__MODULE__{} = ckpt, opts \\ []) do
-    options = opts |> ExTorch.Options.validate!(only: nil) |> Map.new()
-    Filter.check!(options.only, :only)
-    options = %{options | only: Filter.prepare(options.only)}
+    [only: only] = ExTorch.Options.validate!(opts, only: nil)
+    Filter.check!(only, :only)
+    filtered = %{ckpt | options: %{ckpt.options | only: Filter.prepare(only)}}
 
-    ckpt
-    |> entries()
-    |> Stream.filter(&Options.selected?(options, &1))
+    filtered
+    |> Options.select(entries(ckpt))
+    |> Error.unwrap!()
     |> Stream.map(&{&1.name, Error.unwrap!(Reader.tensor(ckpt, &1))})
   end
 

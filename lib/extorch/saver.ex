@@ -6,6 +6,10 @@ defmodule ExTorch.Saver do
   alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
 
   @formats [:zip, :legacy, :streaming, :safetensors]
+  @endings Map.merge(
+             %{".safetensors" => :safetensors},
+             Map.new(~w(.pt .pth .bin .ckpt .pkl .tar) ++ [""], &{&1, :zip})
+           )
   @options [
     format: nil,
     metadata: %{},
@@ -20,10 +24,10 @@ defmodule ExTorch.Saver do
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
     options = check!(opts)
-    format = options[:format] || format_of(path)
-    metadata = metadata!(options[:metadata], format)
 
     with {:ok, path} <- check_path(path),
+         {:ok, format} <- format(options[:format], path),
+         metadata = metadata!(options[:metadata], format),
          {:ok, term} <- prepare(term, format),
          {:ok, {saver, total}} <- begin(term, format, root_of(path), options, metadata),
          {:ok, :ok} <- open(saver, path, options[:fsync]) do
@@ -139,11 +143,28 @@ defmodule ExTorch.Saver do
     Enum.sort(strings)
   end
 
-  defp format_of(path) when is_binary(path) do
-    if String.downcase(Path.extname(path)) == ".safetensors", do: :safetensors, else: :zip
+  # Returns the format that the option gives, or else the ending of the path.
+  @spec format(atom(), Path.t()) :: {:ok, atom()} | {:error, Error.t()}
+  def format(nil, path) do
+    ending = path |> Path.extname() |> String.downcase()
+
+    case @endings do
+      %{^ending => format} ->
+        {:ok, format}
+
+      _ ->
+        known = @endings |> Map.keys() |> Enum.reject(&(&1 == "")) |> Enum.sort()
+
+        {:error,
+         Error.new(
+           :bad_argument,
+           "the ending #{inspect(ending)} does not determine a format; pass format: :zip or another one, " <>
+             "or use one of #{Enum.join(known, ", ")}"
+         )}
+    end
   end
 
-  defp format_of(_path), do: :zip
+  def format(format, _path), do: {:ok, format}
 
   @spec check_path(term()) :: {:ok, Path.t()} | {:error, Error.t()}
   def check_path(path) when is_binary(path) do

@@ -22,9 +22,9 @@ defmodule ExTorch.Store do
 
     * `:top_level_key` - the key of the tensors in the file: `"state_dict"`, `"model.ema"`. `:auto` determines the key
       that fits the module. Defaults to `nil`, the root.
-    * `:only`, `:except` - which tensors to apply or save, and which not: a name, a regular expression, a function of
-      the name, a function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these. The names are those of
-      the module.
+    * `:only`, `:except` - which tensors to apply or save, and which not: a name, `{:prefix, "encoder."}`, a regular
+      expression, a function of the name, a function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these.
+      The names are those of the module. Filters that select nothing are an error, except `only: []`.
     * `:renumber` - if `true`, renumbers parts without gaps: `fc.0, fc.2, fc.4` become `fc.0, fc.1, fc.2`. Defaults to
       `false`.
     * `:remap` - a list of `{regex, replacement}`, applied one after another, or a function of the name. Maps names of
@@ -107,7 +107,10 @@ defmodule ExTorch.Store do
   @spec apply_to(t(), term()) :: {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(%impl{} = store, module), do: impl.apply_to(store, module)
 
-  @doc "Returns the names of the tensors in the file, as a module names them (after `:top_level_key` and `:remap`)."
+  @doc """
+  Returns the names of the tensors in the file, as a module names them: after `:top_level_key` and `:remap`, and only
+  those that `:only` and `:except` select.
+  """
   @spec keys(t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(%impl{} = store), do: impl.keys(store)
 

@@ -36,6 +36,33 @@ defmodule ExTorch.SaverTest do
     "device" => %Python.Device{type: "cpu", index: nil}
   }
 
+  @tag :tmp_dir
+  test "the ending of the path determines the format", %{tmp_dir: dir} do
+    term = %{"a" => ExTorch.tensor([1.0])}
+    format = fn path -> ExTorch.Checkpoint.metadata(ExTorch.Checkpoint.open!(path)).format end
+
+    for name <- ~w(a.pt a.pth a.bin a.ckpt a.pkl a.tar a.pth.tar a A.PT .hidden a.b/c) do
+      path = Path.join(dir, name)
+      File.mkdir_p!(Path.dirname(path))
+      assert ExTorch.save(term, path) == :ok
+      assert format.(path) == :zip
+    end
+
+    for name <- ~w(a.safetensors A.SafeTensors) do
+      assert ExTorch.save(term, Path.join(dir, name)) == :ok
+      assert format.(Path.join(dir, name)) == :safetensors
+    end
+
+    for name <- ~w(a.safetensor a.h5 a.pt.gz model-0.95 a.) do
+      path = Path.join(dir, name)
+      assert {:error, %Error{reason: :bad_argument} = error} = ExTorch.save(term, path)
+      assert {error.path, error.message =~ "format: :zip"} == {path, true}
+      refute File.exists?(path)
+      assert ExTorch.save(term, path, format: :legacy) == :ok
+      assert format.(path) == :legacy
+    end
+  end
+
   test "every term that has a Python equivalent", %{tmp_dir: dir} do
     for format <- [:zip, :legacy, :streaming] do
       path = Path.join(dir, "term.#{format}")

@@ -18,7 +18,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   def load(ckpt) do
     with {:ok, entries} <- Handle.entries(ckpt),
-         selected = Enum.filter(entries, &Options.selected?(ckpt.options, &1)),
+         {:ok, selected} <- Options.select(ckpt, entries),
          {:ok, tensors} <- load_tensors(ckpt, selected) do
       assemble(ckpt, entries, selected, tensors)
     end

@@ -2,8 +2,9 @@ defmodule ExTorch.Checkpoint.Options do
   @moduledoc false
   # Validates the options of ExTorch.Checkpoint.open/2, ExTorch.load/2 and ExTorch.Streaming.loader/1.
 
+  alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.{Device, Filter, Options, Progress}
+  alias ExTorch.{Device, Error, Filter, Options, Progress}
 
   @limits [
     pickle_bytes: 64 * 1024 * 1024,
@@ -112,4 +113,17 @@ defmodule ExTorch.Checkpoint.Options do
           boolean()
   def selected?(%{only: nil}, _entry), do: true
   def selected?(%{only: only}, entry), do: Filter.matches?(only, entry.name, fn -> entry end)
+
+  # Returns the entries that `only` selects. It is an error if there are none.
+  @spec select(Checkpoint.Handle.t(), [Entry.t()]) :: {:ok, [Entry.t()]} | {:error, Error.t()}
+  def select(ckpt, entries) do
+    selected = Enum.filter(entries, &selected?(ckpt.options, &1))
+    names = fn -> Enum.map(entries, & &1.name) end
+
+    with :ok <- Filter.check_selected(selected, ckpt.options.only, names) do
+      {:ok, selected}
+    else
+      error -> Error.put_path(error, ckpt.source)
+    end
+  end
 end

@@ -22,8 +22,9 @@ defmodule ExTorch.Store.Engine do
 
     with {:ok, leaves} <- Leaves.list(module),
          names = Enum.map(leaves, &elem(&1, 0)),
-         {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, names) do
-      {result, planned} = classify(file, options, leaves, pairs, outside)
+         {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, names),
+         {result, planned} = classify(file, options, leaves, pairs, outside),
+         :ok <- check_selected(result, planned, outside, options, names ++ module_names(pairs)) do
       result = %{result | module: module}
 
       {result, bytes} =
@@ -46,6 +47,15 @@ defmodule ExTorch.Store.Engine do
       check_complete(result, options, module, path)
     end
   end
+
+  # Filters that leave nothing of the module or of the file are an error.
+  defp check_selected(result, planned, outside, options, names) do
+    unused = Enum.drop(result.unused, -length(outside))
+    selected = planned ++ result.errors ++ result.missing ++ unused
+    Options.check_selected(options, selected, fn -> Enum.uniq(names) end)
+  end
+
+  defp module_names(pairs), do: Enum.map(pairs, &elem(&1, 1))
 
   defp check_complete(result, options, module, path) do
     if options.allow_partial or ApplyResult.complete?(result) do
@@ -83,14 +93,7 @@ defmodule ExTorch.Store.Engine do
   defp classify(file, options, leaves, pairs, outside) do
     targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
 
-    entry = fn from ->
-      fn ->
-        case file.entry.(from) do
-          {:ok, entry} -> entry
-          {:error, _} -> placeholder(from, %{shape: nil, dtype: nil})
-        end
-      end
-    end
+    entry = fn from -> fn -> entry_or_placeholder(file, from) end end
 
     {known, unknown} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
@@ -130,6 +133,13 @@ defmodule ExTorch.Store.Engine do
     }
 
     {result, planned}
+  end
+
+  defp entry_or_placeholder(file, from) do
+    case file.entry.(from) do
+      {:ok, entry} -> entry
+      {:error, _} -> placeholder(from, %{shape: nil, dtype: nil})
+    end
   end
 
   # ---- Checking shapes and dtypes before reading ----
@@ -321,11 +331,14 @@ defmodule ExTorch.Store.Engine do
             Options.selected?(options, name, fn -> entry end),
             do: {name, leaf, entry}
 
+      names = fn -> Enum.map(leaves, &elem(&1, 0)) end
+
       pairs =
         for {name, _, _} <- kept,
             do: {name, Options.rename(options, Adapter.rename(options.adapters, name, shapes))}
 
-      with :ok <- Names.check_collisions(pairs) do
+      with :ok <- Options.check_selected(options, kept, names),
+           :ok <- Names.check_collisions(pairs) do
         tensors =
           for {{_, leaf, entry}, {_, name}} <- Enum.zip(kept, pairs),
               do:
@@ -369,8 +382,15 @@ defmodule ExTorch.Store.Engine do
 
   @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
-    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []),
-         do: {:ok, Enum.map(pairs, &elem(&1, 1))}
+    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
+      selected =
+        for {from, name} <- pairs,
+            Options.selected?(options, name, fn -> entry_or_placeholder(file, from) end),
+            do: name
+
+      names = fn -> module_names(pairs) end
+      with :ok <- Options.check_selected(options, selected, names), do: {:ok, selected}
+    end
   end
 
   @spec entry(file(), Options.t(), String.t()) :: {:ok, Entry.t()} | {:error, Error.t()}

@@ -85,6 +85,11 @@ defmodule ExTorch.Store.Options do
       not (except != nil and Filter.matches?(except, name, entry))
   end
 
+  # Returns an error if the filters selected nothing.
+  @spec check_selected(t(), [term()], (() -> [String.t()])) :: :ok | {:error, Error.t()}
+  def check_selected(%{only: only, except: except}, selected, names),
+    do: Filter.check_selected(selected, only, except, names)
+
   # ---- Renaming ----
 
   defp check_remap!(fun) when is_function(fun, 1), do: fun

@@ -41,7 +41,7 @@ defmodule ExTorch.Store.Sharded do
   use ExTorch.Store
 
   alias ExTorch.Checkpoint.BatchLoad
-  alias ExTorch.{Checkpoint, Error}
+  alias ExTorch.{Checkpoint, Error, Filter}
   alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
@@ -112,10 +112,28 @@ defmodule ExTorch.Store.Sharded do
   def load(path, opts) do
     Checkpoint.Options.check!(opts)
 
-    with_shards(path, opts, fn _keys, _weight_map, shards ->
-      with {:ok, pairs} <- load_pairs(Enum.sort(shards), []),
+    with_shards(path, opts, fn keys, _weight_map, shards ->
+      with {:ok, shards} <- select(Enum.sort(shards), opts[:only], keys, path),
+           {:ok, pairs} <- load_pairs(shards, []),
            do: {:ok, if(opts[:ordered], do: %Dict{pairs: pairs}, else: Map.new(pairs))}
     end)
+  end
+
+  # A filter must select a tensor of any shard, not of every shard.
+  defp select(shards, nil, _keys, _path), do: {:ok, shards}
+
+  defp select(shards, only, keys, path) do
+    {used, unused} =
+      Enum.split_with(shards, fn {_, ckpt} ->
+        Enum.any?(Checkpoint.entries(ckpt), &Checkpoint.Options.selected?(ckpt.options, &1))
+      end)
+
+    with :ok <- Filter.check_selected(used, Filter.prepare(only), fn -> keys end) do
+      nothing = for {shard, ckpt} <- unused, do: {shard, put_in(ckpt.options.only, [])}
+      {:ok, List.keysort(used ++ nothing, 0)}
+    else
+      error -> Error.put_path(error, path)
+    end
   end
 
   defp load_pairs([], loaded), do: {:ok, loaded |> Enum.reverse() |> Enum.concat()}

@@ -243,7 +243,7 @@ defmodule ExTorch.Streaming.Loader do
     named? = options.only != nil or options.device != :cpu or loader.on_tensor != nil
 
     with {:ok, entries} <- entries(ckpt, named? or not loader.keep),
-         indices = selected_indices(options, entries),
+         {:ok, indices} <- selected_indices(ckpt, entries),
          {:ok, {bytes, logical}} <-
            Memory.run(fn -> Native.loader_select(loader.resource, indices) end),
          :ok <- BatchLoad.check_total(ckpt, max(bytes, logical)) do
@@ -260,10 +260,11 @@ defmodule ExTorch.Streaming.Loader do
   defp entries(_ckpt, false), do: {:ok, nil}
   defp entries(ckpt, true), do: Handle.entries(ckpt)
 
-  defp selected_indices(%{only: nil}, _entries), do: :all
+  defp selected_indices(%{options: %{only: nil}}, _entries), do: {:ok, :all}
 
-  defp selected_indices(options, entries) do
-    for entry <- entries, Options.selected?(options, entry), do: entry.index
+  defp selected_indices(ckpt, entries) do
+    with {:ok, selected} <- Options.select(ckpt, entries),
+         do: {:ok, Enum.map(selected, & &1.index)}
   end
 
   # ---- Complete tensors ----
