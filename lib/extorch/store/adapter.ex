@@ -86,6 +86,18 @@ defmodule ExTorch.Store.Adapter do
   @doc false
   def renames?(adapters),
     do: Enum.any?(adapters, &(is_tuple(&1) and function_exported?(elem(&1, 0), :rename, 3)))
+
+  # Splits a name after its last dot. A name of a file may consist of a million dots.
+  @doc false
+  def split(name), do: split(name, byte_size(name))
+
+  defp split(name, 0), do: {"", name}
+
+  defp split(name, at) do
+    if :binary.at(name, at - 1) == ?.,
+      do: {binary_part(name, 0, at), binary_part(name, at, byte_size(name) - at)},
+      else: split(name, at - 1)
+  end
 end
 
 defmodule ExTorch.Store.Adapter.Cast do
@@ -164,7 +176,7 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
 
   @impl true
   def rename(name, shapes, _options) do
-    {layer, last} = split(name)
+    {layer, last} = ExTorch.Store.Adapter.split(name)
     weight = shapes[layer <> "weight"]
 
     norm? =
@@ -190,17 +202,6 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
       do: ExTorch.op("permute", [tensor, Enum.to_list(2..(rank - 1)//1) ++ [1, 0]]),
       else: tensor
   end
-
-  defp split(name) do
-    case String.split(name, ".") do
-      [last] ->
-        {"", last}
-
-      parts ->
-        {layer, [last]} = Enum.split(parts, -1)
-        {Enum.join(layer, ".") <> ".", last}
-    end
-  end
 end
 
 defmodule ExTorch.Store.Adapter.AxonToPyTorch do
@@ -222,8 +223,8 @@ defmodule ExTorch.Store.Adapter.AxonToPyTorch do
 
   @impl true
   def rename(name, _shapes, _options) do
-    {layer, [last]} = name |> String.split(".") |> Enum.split(-1)
-    Enum.join(layer ++ [Map.get(@names, last, last)], ".")
+    {layer, last} = ExTorch.Store.Adapter.split(name)
+    layer <> Map.get(@names, last, last)
   end
 
   @impl true

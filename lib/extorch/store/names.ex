@@ -6,6 +6,7 @@ defmodule ExTorch.Store.Names do
   alias ExTorch.Store.{Adapter, Options}
 
   # Names come from the file: what is done with them must not depend on more than their length.
+  @max_prefix 3
   @max_levels 64
   @max_digits 18
   @max_missing 50
@@ -29,6 +30,8 @@ defmodule ExTorch.Store.Names do
   end
 
   defp plan_renamed(keys, shapes, options, module_names) do
+    shapes = if Adapter.renames?(options.adapters), do: shapes.()
+
     with {:ok, prefix} <- prefix(keys, shapes, options, module_names),
          {inside, outside} = strip_prefix(keys, prefix),
          pairs = rename(inside, shapes, options),
@@ -59,59 +62,85 @@ defmodule ExTorch.Store.Names do
   defp prefix(_keys, _shapes, %{top_level_key: nil}, _module_names), do: {:ok, ""}
 
   defp prefix(keys, shapes, %{top_level_key: :auto} = options, module_names) do
-    module_names = MapSet.new(module_names)
+    case scores(keys, shapes, options, Map.from_keys(module_names, true)) do
+      [] ->
+        {:error, key_error("no part of the file contains tensors of the module", prefixes(keys))}
 
-    # The score of a prefix is the number of names that the module has.
-    scores =
-      ["" | prefixes(keys)]
-      |> Enum.map(fn prefix ->
-        {inside, _outside} = strip_prefix(keys, prefix)
-        names = rename(inside, shapes, options)
-        {Enum.count(names, fn {_, name} -> name in module_names end), prefix}
-      end)
-      |> Enum.sort_by(fn {score, prefix} -> {-score, byte_size(prefix)} end)
-
-    case scores do
-      [{score, prefix}] when score > 0 ->
+      [{_, prefix}] ->
         {:ok, prefix}
 
-      [{score, prefix}, {second, _} | _] when score > second and score > 0 ->
+      [{score, prefix}, {second, _} | _] when score > second ->
         {:ok, prefix}
 
-      [{0, _} | _] ->
-        {:error, key_error(keys, "no part of the file contains tensors of the module")}
-
-      _ ->
-        {:error, key_error(keys, "several parts of the file fit the module", best(scores))}
+      scores ->
+        {:error, key_error("several parts of the file fit the module", best(scores))}
     end
   end
 
   defp prefix(keys, _shapes, %{top_level_key: key}, _module_names) do
     if Enum.any?(keys, &String.starts_with?(&1, key <> ".")),
       do: {:ok, key <> "."},
-      else: {:error, key_error(keys, "the file has no top-level key #{inspect(key)}")}
+      else: {:error, key_error("the file has no top-level key #{inspect(key)}", prefixes(keys))}
   end
 
+  # Returns {number of names that the module has, prefix} for each prefix with such names, the best first. Each name is
+  # renumbered once: the numbers below a prefix have the same ranks whether the prefix is there or not.
+  defp scores(keys, shapes, options, module_names) do
+    pairs = keys |> Enum.map(&{&1, &1}) |> renumber(options.renumber)
+
+    for level <- 0..@max_prefix,
+        {prefix, inside} <- Enum.group_by(below(pairs, level), &elem(&1, 0), &elem(&1, 1)),
+        score = score(rename(inside, shapes, %{options | renumber: false}), module_names),
+        score > 0 do
+      {score, prefix}
+    end
+    |> Enum.sort_by(fn {score, prefix} -> {-score, byte_size(prefix)} end)
+  end
+
+  defp score(pairs, module_names),
+    do: Enum.count(pairs, fn {_, name} -> is_map_key(module_names, name) end)
+
+  # Returns {prefix, {key, rest of the new name}} for each name that has this many levels.
+  defp below(pairs, level) do
+    for {key, name} <- pairs, {prefix, _} <- [cut(key, level)], {_, rest} <- [cut(name, level)] do
+      {prefix, {key, rest}}
+    end
+  end
+
+  # Cuts a name after its first levels. Returns nil if it has not so many.
+  defp cut(name, levels, at \\ 0)
+
+  defp cut(name, 0, at),
+    do: {binary_part(name, 0, at), binary_part(name, at, byte_size(name) - at)}
+
+  defp cut(name, levels, at) do
+    case :binary.match(name, ".", scope: {at, byte_size(name) - at}) do
+      {dot, 1} -> cut(name, levels - 1, dot + 1)
+      :nomatch -> nil
+    end
+  end
+
+  # Some prefixes, for messages.
   defp prefixes(keys) do
     keys
-    |> Enum.flat_map(fn key ->
-      parts = key |> String.split(".") |> Enum.drop(-1) |> Enum.take(3)
-      for n <- Enum.take(1..3, length(parts)), do: Enum.join(Enum.take(parts, n), ".") <> "."
+    |> Stream.flat_map(fn key ->
+      for n <- 1..@max_prefix, {prefix, _} <- [cut(key, n)], do: prefix
     end)
+    |> Stream.take(200)
     |> Enum.uniq()
-    |> Enum.take(200)
   end
 
-  defp best([{score, _} | _] = scores),
-    do: for({^score, prefix} <- scores, do: String.trim_trailing(prefix, "."))
+  defp best([{score, _} | _] = scores), do: for({^score, prefix} <- scores, do: prefix)
 
-  defp key_error(keys, message, candidates \\ nil) do
-    candidates = candidates || keys |> prefixes() |> Enum.map(&String.trim_trailing(&1, "."))
-
+  defp key_error(message, prefixes) do
     hint =
-      case candidates |> Enum.reject(&(&1 == "")) |> Enum.take(5) do
-        [] -> ""
-        some -> "; top_level_key could be " <> Enum.map_join(some, ", ", &inspect/1)
+      case prefixes |> Enum.reject(&(&1 == "")) |> Enum.take(5) do
+        [] ->
+          ""
+
+        some ->
+          "; top_level_key could be " <>
+            Enum.map_join(some, ", ", &inspect(String.trim_trailing(&1, ".")))
       end
 
     Error.new(:not_found, message <> hint)
@@ -121,30 +150,35 @@ defmodule ExTorch.Store.Names do
 
   defp renumber(pairs, false), do: pairs
 
-  # Numbers with the same parent are replaced by their rank, down to a level that no module reaches.
+  # Numbers with the same parent, which is the name before them, are replaced by their rank, down to a level that no
+  # module reaches.
   defp renumber(pairs, true) do
     groups =
-      for {_file, name} <- pairs, {number, parent} <- numbers(name), reduce: %{} do
-        groups -> Map.update(groups, parent, MapSet.new([number]), &MapSet.put(&1, number))
+      for {_file, name} <- pairs, {number, at} <- numbers(name), reduce: %{} do
+        groups -> Map.update(groups, binary_part(name, 0, at), [number], &[number | &1])
       end
 
+    # The rank of a number that is alone is 0.
     ranks =
-      Map.new(groups, fn {parent, set} ->
-        {parent, set |> Enum.sort() |> Enum.with_index() |> Map.new()}
-      end)
+      for {parent, [_, _ | _] = numbers} <- groups,
+          do: {parent, numbers |> :lists.usort() |> Enum.with_index() |> Map.new()},
+          into: %{}
 
-    for {file, name} <- pairs, do: {file, renumber_name(parts(name), ranks)}
+    for {file, name} <- pairs, do: {file, renumber_name(name, ranks)}
   end
 
-  defp parts(name), do: String.split(name, ".", parts: @max_levels + 1)
+  # Returns the parts of a name with their positions.
+  defp parts(name) do
+    {parts, _} =
+      name
+      |> String.split(".", parts: @max_levels + 1)
+      |> Enum.map_reduce(0, fn part, at -> {{part, at}, at + byte_size(part) + 1} end)
 
-  defp numbers(name) do
-    parts = parts(name)
-
-    for {part, i} <- Enum.with_index(parts), number = number(part) do
-      {number, Enum.take(parts, i)}
-    end
+    parts
   end
+
+  defp numbers(name),
+    do: for({part, at} <- parts(name), number = number(part), do: {number, at})
 
   defp number(part) when byte_size(part) <= @max_digits do
     case Integer.parse(part) do
@@ -155,24 +189,29 @@ defmodule ExTorch.Store.Names do
 
   defp number(_part), do: nil
 
-  defp renumber_name(parts, ranks) do
-    parts
-    |> Enum.with_index()
-    |> Enum.map_join(".", fn {part, i} ->
-      if number = number(part), do: to_string(ranks[Enum.take(parts, i)][number]), else: part
+  defp renumber_name(name, ranks) do
+    Enum.map_join(parts(name), ".", fn {part, at} ->
+      if number = number(part),
+        do: Integer.to_string(rank(ranks, binary_part(name, 0, at), number)),
+        else: part
     end)
+  end
+
+  defp rank(ranks, parent, number) do
+    case ranks do
+      %{^parent => %{^number => rank}} -> rank
+      _ -> 0
+    end
   end
 
   # ---- Adapters and collisions ----
 
+  # `shapes` is nil if no adapter renames.
+  defp adapt(pairs, nil, _adapters), do: pairs
+
   defp adapt(pairs, shapes, adapters) do
-    if Adapter.renames?(adapters) do
-      shapes = shapes.()
-      shapes = Map.new(pairs, fn {file, name} -> {name, shapes[file]} end)
-      for {file, name} <- pairs, do: {file, Adapter.rename(adapters, name, shapes)}
-    else
-      pairs
-    end
+    shapes = Map.new(pairs, fn {file, name} -> {name, shapes[file]} end)
+    for {file, name} <- pairs, do: {file, Adapter.rename(adapters, name, shapes)}
   end
 
   @spec check_collisions([{String.t(), String.t()}]) :: :ok | {:error, Error.t()}

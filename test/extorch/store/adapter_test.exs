@@ -12,6 +12,20 @@ defmodule ExTorch.Store.AdapterTest do
   defp ones(shape, opts), do: ExTorch.ones(shape, opts)
   defp list(tensor), do: Tensor.to_list(tensor)
 
+  test "names are split at their last dot, however many they have" do
+    dots = String.duplicate(".", 1_000_000)
+    {:reductions, before} = Process.info(self(), :reductions)
+
+    for adapter <- [Adapter.PyTorchToAxon, Adapter.AxonToPyTorch] do
+      assert adapter.rename("w", %{}, []) == "w"
+      assert adapter.rename("a.b.bias", %{}, []) == "a.b.bias"
+      assert adapter.rename(dots, %{}, []) == dots
+    end
+
+    {:reductions, now} = Process.info(self(), :reductions)
+    assert now - before < 1_000_000
+  end
+
   test "Cast, Half and functions", %{path: path} do
     :ok =
       ExTorch.save(

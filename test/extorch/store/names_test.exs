@@ -98,6 +98,33 @@ defmodule ExTorch.Store.NamesTest do
     assert message =~ "encoder.w" or message =~ "encoder.b"
   end
 
+  test "the top-level key is found among hundreds, and renumbered below it" do
+    keys = for i <- 1..300, do: "part#{i}.#{i}.x"
+    keys = keys ++ for(i <- [3, 9, 12], do: "model.layers.#{i}.w")
+    options = Store.Options.check!("", top_level_key: :auto, renumber: true)
+    names = ["layers.0.w", "layers.1.w", "layers.2.w"]
+    {:ok, pairs, outside} = Store.Names.plan(keys, fn -> flunk("no shapes") end, options, names)
+    assert Enum.map(pairs, &elem(&1, 1)) == names
+    assert length(outside) == 300
+  end
+
+  test "the shapes are read once while the top-level key is searched" do
+    options =
+      Store.Options.check!("", top_level_key: :auto, adapters: [Store.Adapter.PyTorchToAxon])
+
+    keys = for i <- 1..100, do: "state.#{i}.weight"
+
+    shapes = fn ->
+      send(self(), :shapes)
+      Map.new(keys, &{&1, {1}})
+    end
+
+    {:ok, pairs, _outside} = Store.Names.plan(keys, shapes, options, ["1.gamma", "2.gamma"])
+    assert {"state.1.weight", "1.gamma"} in pairs
+    assert_received :shapes
+    refute_received :shapes
+  end
+
   test "top-level keys, given and detected", %{path: path} do
     state = %{"w" => ones({1}), "b" => ones({1})}
 
