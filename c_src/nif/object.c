@@ -56,6 +56,39 @@ static bool make_numpy_scalar(ErlNifEnv *env, const xt_node *node, ERL_NIF_TERM 
   return true;
 }
 
+static ERL_NIF_TERM make_part(xt_part part) {
+  switch (part) {
+  case XT_PART_CLASS: return xt_am_class;
+  case XT_PART_ARGS: return xt_am_args;
+  case XT_PART_STATE: return xt_am_state;
+  case XT_PART_LIST: return xt_am_list;
+  case XT_PART_DICT: return xt_am_dict;
+  case XT_PART_TENSOR: return xt_am_tensor;
+  default: return xt_am_key;
+  }
+}
+
+static bool make_step(ErlNifEnv *env, const xt_checkpoint *c, const xt_path *step, ERL_NIF_TERM *out) {
+  if (step->key) return xt_make_node(env, c, step->key, out);
+  if (step->position >= 0) *out = enif_make_int64(env, step->position);
+  else *out = make_part((xt_part)XT_PART_STEP(step->position));
+  return true;
+}
+
+/* The terms of `down` are the last ones of the path. */
+static bool make_ref(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM path = enif_make_list(env, 0), down = path, step;
+  uint32_t steps = 0;
+  for (const xt_path *at = node->ref.place; at; at = at->parent) {
+    if (!make_step(env, c, at, &step)) return false;
+    path = enif_make_list_cell(env, step, path);
+    if (++steps == node->ref.down) down = path;
+  }
+  *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_down, xt_am_path, xt_am_up},
+                        (ERL_NIF_TERM[]){xt_am_module_ref, down, path, enif_make_uint64(env, node->ref.up)}, 4);
+  return true;
+}
+
 static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
   ERL_NIF_TERM a, b;
   switch (node->kind) {
@@ -98,6 +131,7 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
     return true;
   }
   case XT_NODE_SCALAR: return make_numpy_scalar(env, node, out);
+  case XT_NODE_REF: return make_ref(env, c, node, out);
   default: return false;
   }
 }

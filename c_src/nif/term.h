@@ -100,6 +100,8 @@
   X(load)           \
   X(described)      \
   X(done)           \
+  X(up)             \
+  X(down)           \
   X(__struct__)     \
   X(__exception__)
 
@@ -121,6 +123,7 @@
   X(module_raw_tensor, "Elixir.ExTorch.Python.RawTensor")           \
   X(module_numpy_scalar, "Elixir.ExTorch.Python.NumpyScalar")       \
   X(module_tensor_subclass, "Elixir.ExTorch.Python.TensorSubclass") \
+  X(module_ref, "Elixir.ExTorch.Python.Ref")                        \
   X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")                \
   X(module_blob_view, "Elixir.ExTorch.Tensor.BlobView")             \
   X(module_map_set, "Elixir.MapSet")

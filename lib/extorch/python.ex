@@ -21,6 +21,7 @@ defmodule ExTorch.Python do
   | a storage outside a tensor | `%Storage{}` |
   | a class, function or other global | `%Global{}` |
   | an object of any other class | `%Object{}` |
+  | a list, dict or object that contains itself, where it does | `%Ref{}` |
   """
 
   @doc """
@@ -131,6 +132,30 @@ defmodule ExTorch.Python do
           }
     @enforce_keys [:class]
     defstruct [:class, :state, :list, :dict, args: {}, new: false]
+  end
+
+  defmodule Ref do
+    @moduledoc """
+    Refers to a container of the same object: a list, dict, tuple or `%Object{}` that contains itself cannot be an Elixir
+    term, so it has a reference where it contains itself.
+
+        # a = []; a.append(a); {"list": a}
+        %{"list": [%ExTorch.Python.Ref{path: ["list"], up: 1}]}
+
+    `path` is the place of the container in the object of the file: keys of dicts and positions in lists and tuples, as
+    in the path of an entry, and `:class`, `:args`, `:state`, `:list`, `:dict` and `:tensor` for the fields of
+    `%Object{}` and `%TensorSubclass{}`. A step into the key of a dict is `:key`.
+
+    `up` and `down` say the same as seen from the reference: `up` containers up (1 is the one that the reference is in),
+    then along the path `down`, which is usually empty. Only these are used when the reference is saved, so that a part
+    of an object can be saved by itself, as long as it includes the container that is referred to.
+
+    An object that is part of a cycle appears once. Another object of the file that also refers to it has a reference to
+    that place.
+    """
+    @type t :: %__MODULE__{path: [term()], up: pos_integer(), down: [term()]}
+    @enforce_keys [:up]
+    defstruct path: [], up: nil, down: []
   end
 
   defmodule Storage do

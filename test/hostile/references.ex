@@ -94,9 +94,9 @@ defmodule ExTorch.HostileFiles.References do
              copies(["R", <<0x85>>], n)
            ]
          end},
-        {"a list that contains itself", 3, 1, 1000, [:ok, :corrupt],
+        {"a list that contains itself", 3, 1, 100_000, [:ok],
          fn _, n -> ["]", put(0), copies([get(0), "a"], n)] end},
-        {"objects that refer to their parent", 300, 1, 400, [:ok, :corrupt],
+        {"objects that refer to their parent", 300, 1, 400, [:ok],
          fn _, n ->
            [
              object([]),

@@ -8,10 +8,12 @@
 
 /* ---- Children ---- */
 
-static xt_node *object_part(const xt_node *node, size_t i) {
-  xt_node *parts[] = {node->object->callable, node->object->args, node->object->state, node->object->list,
-                      node->object->dict};
-  return i < 5 ? parts[i] : NULL;
+enum { OBJECT_PARTS = 5 };
+
+static xt_node **object_part(const xt_node *node, size_t i) {
+  xt_node **parts[OBJECT_PARTS] = {&node->object->callable, &node->object->args, &node->object->state,
+                                   &node->object->list, &node->object->dict};
+  return parts[i];
 }
 
 size_t xt_child_count(const xt_node *node) {
@@ -24,22 +26,24 @@ size_t xt_child_count(const xt_node *node) {
   case XT_NODE_SUBCLASS:
   case XT_NODE_DICT: return node->list.count;
   case XT_NODE_OBJECT:
-    for (size_t i = 0; i < 5; i++) count += object_part(node, i) != NULL;
+    for (size_t i = 0; i < OBJECT_PARTS; i++) count += *object_part(node, i) != NULL;
     return count;
   default: return 0;
   }
 }
 
 xt_child xt_child_at(const xt_node *node, size_t i) {
-  if (node->kind == XT_NODE_DICT)
-    return i % 2 ? (xt_child){node->list.items[i], XT_CHILD_VALUE, node->list.items[i - 1], 0}
-                 : (xt_child){node->list.items[i], XT_CHILD_KEY, NULL, 0};
-  if (node->kind == XT_NODE_SUBCLASS) return (xt_child){node->list.items[i], XT_CHILD_PART, NULL, (int64_t)i};
-  if (node->kind != XT_NODE_OBJECT) return (xt_child){node->list.items[i], XT_CHILD_ITEM, NULL, (int64_t)i};
   size_t part = 0;
-  for (;; part++)
-    if (object_part(node, part) && i-- == 0)
-      return (xt_child){object_part(node, part), XT_CHILD_PART, NULL, (int64_t)part};
+  if (node->kind == XT_NODE_OBJECT) {
+    while (!*object_part(node, part) || i-- > 0) part++;
+    xt_node **slot = object_part(node, part);
+    return (xt_child){*slot, slot, XT_CHILD_PART, NULL, (int64_t)part};
+  }
+  xt_node **slot = &node->list.items[i];
+  if (node->kind == XT_NODE_DICT)
+    return i % 2 ? (xt_child){*slot, slot, XT_CHILD_VALUE, slot[-1], 0}
+                 : (xt_child){*slot, slot, XT_CHILD_KEY, NULL, 0};
+  return (xt_child){*slot, slot, node->kind == XT_NODE_SUBCLASS ? XT_CHILD_PART : XT_CHILD_ITEM, NULL, (int64_t)i};
 }
 
 /* ---- Names ---- */
@@ -106,7 +110,8 @@ static void put_key(text_buffer *out, const xt_node *key, int depth) {
 typedef struct {
   const xt_node *key; /* of a dict; NULL for a list or tuple */
   int64_t position;
-  bool in_path; /* the step is part of paths and names */
+  int64_t place; /* the position in the path of the place */
+  bool in_path;  /* the step is part of paths and names */
 } step;
 
 typedef struct {
@@ -116,8 +121,11 @@ typedef struct {
   const xt_path *path;  /* of this node; set by make_paths */
   size_t steps;         /* number of steps of the path */
   uint64_t path_weight; /* of the terms of the path */
-  size_t name_size;     /* length of this node's name, a prefix of walker.name */
-  size_t first_entry;   /* number of entries before this node */
+  const xt_path *place; /* of this node; set by make_places */
+  uint64_t place_weight;
+  size_t lowest;      /* the outermost frame that a reference below this node points to */
+  size_t name_size;   /* length of this node's name, a prefix of walker.name */
+  size_t first_entry; /* number of entries before this node */
   bool in_key;
   bool is_state; /* the node is the dict of an object's attributes */
 } frame;
@@ -129,7 +137,9 @@ typedef struct {
   xt_error *error;
   frame *stack;
   size_t depth;
-  size_t paths; /* number of frames whose path is set */
+  size_t paths;  /* number of frames whose path is set */
+  size_t places; /* number of frames whose place is set */
+  xt_table open; /* node → its open_node */
   uint64_t nodes, weight;
   uint64_t key_weight; /* of the current dict key; each tensor below the key repeats it */
   int key_nodes;       /* number of its nodes */
@@ -199,10 +209,12 @@ static xt_status add_entry(walker *w, const xt_node *node, const step *to) {
   return XT_STATUS_ok;
 }
 
+static uint64_t step_weight(const walker *w, const step *to) { return XT_WEIGHT_STEP + (to->key ? w->key_weight : 0); }
+
 /* Returns the weight of the path after the step. */
 static uint64_t path_weight(const walker *w, const step *to) {
   uint64_t before = w->depth ? w->stack[w->depth - 1].path_weight : 0;
-  return to->in_path ? before + XT_WEIGHT_STEP + (to->key ? w->key_weight : 0) : before;
+  return to->in_path ? before + step_weight(w, to) : before;
 }
 
 /* Counts a node and its terms. The terms of a tensor are those of its entry. */
@@ -244,14 +256,13 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
     return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",
                         node->list.count, MAX_TUPLE);
-  if (node->on_path)
-    return xt_error_set(w->error, XT_STATUS_corrupt, "the object contains itself, which Elixir terms cannot represent");
   if (w->depth == w->limits->max_depth)
     return xt_error_set(w->error, XT_STATUS_limit,
                         "the object is nested deeper than %u levels; raise the limit with limits: [depth: n]",
                         w->limits->max_depth);
   size_t steps = (w->depth ? w->stack[w->depth - 1].steps : 0) + to->in_path;
-  frame below = {.node = node, .step = *to, .steps = steps, .path_weight = path_weight(w, to)};
+  frame below = {.node = node, .step = *to, .steps = steps, .path_weight = path_weight(w, to), .lowest = w->depth};
+  below.place_weight = w->depth ? w->stack[w->depth - 1].place_weight + step_weight(w, to) : 0;
   below.name_size = w->name.size;
   below.first_entry = w->index->count;
   below.in_key = in_key;
@@ -261,11 +272,98 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
   return XT_STATUS_ok;
 }
 
-static void leave(walker *w) {
-  frame *at = &w->stack[--w->depth];
+/* ---- Cycles ---- */
+
+/* A container that references lead out of, where it was found first. */
+typedef struct {
+  const xt_node *node, *parent;
+  const xt_path *place;
+  size_t level; /* number of steps of the place */
+  uint64_t weight;
+} open_node;
+
+/* Sets the places of all frames. That of the root is NULL. */
+static bool make_places(walker *w) {
+  for (; w->places < w->depth; w->places++) {
+    frame *at = &w->stack[w->places];
+    if (!w->places) continue;
+    xt_path *place = xt_arena_alloc(w->arena, 1, sizeof *place);
+    if (!place) return false;
+    *place = (xt_path){at[-1].place, at->step.key, at->step.place};
+    at->place = place;
+  }
+  return true;
+}
+
+static xt_status add_open(walker *w, frame *at, size_t level) {
+  open_node *open = xt_arena_alloc(w->arena, 1, sizeof *open);
+  bool is_new;
+  if (!open || !make_places(w)) return no_memory(w);
+  *open = (open_node){at->node, at[-1].node, at->place, level, at->place_weight};
+  size_t *slot = xt_table_put(&w->open, &open->node, sizeof open->node, &is_new);
+  if (!slot) return no_memory(w);
+  *slot = (size_t)open;
+  at->node->open = true;
+  return XT_STATUS_ok;
+}
+
+static const open_node *find_open(const walker *w, const xt_node *node) {
+  size_t *slot = node->open ? xt_table_get(&w->open, &node, sizeof node) : NULL;
+  return slot ? (const open_node *)*slot : NULL;
+}
+
+/* Returns the level of the innermost frame that contains the place. */
+static size_t common_level(const walker *w, const open_node *target) {
+  const xt_path *place = target->place;
+  size_t level = target->level;
+  for (; level >= w->depth || w->stack[level].place != place; level--) place = place->parent;
+  return level;
+}
+
+/* Replaces a child by a reference to its place, if the walk is inside it or its own references would be wrong here. */
+static xt_status cut(walker *w, xt_child *child) {
+  xt_node *node = child->node;
+  const open_node *open = find_open(w, node);
+  if (open && open->parent == w->stack[w->depth - 1].node) open = NULL;
+  if (!node->on_path && !open) return XT_STATUS_ok;
+  xt_node *ref = xt_node_new(w->arena, XT_NODE_REF);
+  if (!ref || !make_places(w)) return no_memory(w);
+  size_t level = w->depth;
+  if (node->on_path) {
+    while (w->stack[--level].node != node) continue;
+    ref->ref.place = w->stack[level].place;
+    ref->ref.weight = w->stack[level].place_weight;
+  } else {
+    level = common_level(w, open);
+    ref->ref.place = open->place;
+    ref->ref.down = (uint32_t)(open->level - level);
+    ref->ref.weight = 2 * open->weight;
+  }
+  ref->ref.up = (uint32_t)(w->depth - level);
+  *child->slot = child->node = ref;
+  return XT_STATUS_ok;
+}
+
+static void lower(frame *at, size_t level) {
+  if (level < at->lowest) at->lowest = level;
+}
+
+static xt_status leave(walker *w) {
+  size_t level = w->depth - 1;
+  frame *at = &w->stack[level];
+  if (at->lowest < level) {
+    if (!at->node->open) {
+      xt_status status = add_open(w, at, level);
+      if (status != XT_STATUS_ok) return status;
+    }
+    lower(at - 1, at->lowest);
+  }
   at->node->on_path = false;
   at->node->has_tensors = w->index->count > at->first_entry;
+  w->depth--;
   if (w->paths > w->depth) w->paths = w->depth;
+  if (w->places > w->depth) w->places = w->depth;
+  return XT_STATUS_ok;
 }
 
 /* Returns true for the dicts in which an nn.Module keeps its parameters, buffers and submodules. They are not part of
@@ -276,19 +374,27 @@ static bool is_module_dict(const frame *at, const xt_child *child) {
           xt_node_is_text(child->key, "_modules", 8));
 }
 
+/* Returns the position of a child in the path of its place. */
+static int64_t place_step(const xt_node *parent, const xt_child *child) {
+  static const xt_part subclass_parts[] = {XT_PART_TENSOR, XT_PART_CLASS, XT_PART_STATE};
+  if (child->role == XT_CHILD_KEY) return XT_PART_STEP(XT_PART_KEY);
+  if (child->role != XT_CHILD_PART) return child->position;
+  return XT_PART_STEP(parent->kind == XT_NODE_SUBCLASS ? subclass_parts[child->position] : child->position);
+}
+
 static xt_status visit(walker *w) {
   frame *at = &w->stack[w->depth - 1];
   w->name.size = at->name_size;
-  if (at->next == xt_child_count(at->node)) {
-    leave(w);
-    return XT_STATUS_ok;
-  }
+  if (at->next == xt_child_count(at->node)) return leave(w);
   xt_child child = xt_child_at(at->node, at->next++);
+  xt_status status = cut(w, &child);
+  if (status != XT_STATUS_ok) return status;
+  if (child.node->kind == XT_NODE_REF) lower(at, w->depth - child.node->ref.up);
   bool in_key = at->in_key || child.role == XT_CHILD_KEY;
   if (in_key && !at->in_key) w->key_weight = 0;
   bool is_state = child.role == XT_CHILD_PART && child.position == 2;
   bool may_have_tensors = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
-  step to = {child.key, child.position,
+  step to = {child.key, child.position, place_step(at->node, &child),
              (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_module_dict(at, &child) &&
                  may_have_tensors && !in_key};
   if (to.in_path && !is_named_by_key(w, child.node, &to)) {
@@ -301,14 +407,15 @@ static xt_status visit(walker *w) {
 
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error) {
-  walker w = {
-      .index = index, .arena = arena, .limits = limits, .error = error, .name = {.allowance = arena->allowance}};
-  step to = {NULL, 0, false};
+  walker w = {.index = index, .arena = arena, .limits = limits, .error = error};
+  w.name.allowance = w.open.allowance = arena->allowance;
+  step to = {NULL, 0, 0, false};
   w.stack = malloc(limits->max_depth * sizeof *w.stack);
   xt_status status = w.stack ? enter(&w, root, &to, false, false) : no_memory(&w);
   while (status == XT_STATUS_ok && w.depth) status = visit(&w);
   free(w.stack);
   free(w.name.text);
+  xt_table_free(&w.open);
   xt_allowance_return(arena->allowance, w.name.capacity);
   return status;
 }

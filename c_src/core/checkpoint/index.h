@@ -4,12 +4,26 @@
 
 #include "core/pickle/rebuild.h"
 
-/* One step of a path. The first step has no parent. */
+/* The parts of objects and subclasses of tensors; XT_PART_KEY is the key of a dict. */
+typedef enum {
+  XT_PART_CLASS,
+  XT_PART_ARGS,
+  XT_PART_STATE,
+  XT_PART_LIST,
+  XT_PART_DICT,
+  XT_PART_TENSOR,
+  XT_PART_KEY
+} xt_part;
+
+/* One step of a path. The first step has no parent. The paths of tensors have steps for the items of dicts, lists and
+ * tuples only. The places of containers have a step for every container: XT_PART_STEP is a step to a part. */
 typedef struct xt_path {
   const struct xt_path *parent;
-  const xt_node *key; /* of a dict; NULL for a list or tuple */
-  int64_t position;   /* in a list or tuple */
+  const xt_node *key; /* of a dict; NULL for other steps */
+  int64_t position;   /* in a list, tuple or set */
 } xt_path;
+
+#define XT_PART_STEP(part) (-1 - (int64_t)(part)) /* its own inverse */
 
 typedef struct {
   const char *name; /* the path as dotted text */
@@ -34,9 +48,13 @@ typedef struct {
 /* Allocates memory for `count` entries. The index grows if there are more. Returns false without memory. */
 bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count);
 
-/* Visits a tree, adds all its tensors and numbers its shared nodes. Returns an error for a cycle, and if the tree is
- * too deep or too large when every shared node is counted each time. The terms that can be made of the tree and the
- * index are weighed against the allowance of the arena (weight.h). */
+/* Visits a tree, adds all its tensors and numbers its shared nodes. Returns an error if the tree is too deep or too
+ * large when every shared node is counted each time. The terms that can be made of the tree and the index are weighed
+ * against the allowance of the arena (weight.h).
+ *
+ * Afterwards the tree has no cycles: a container that would contain itself is replaced by a reference (XT_NODE_REF).
+ * So is every further occurrence of a container that such a reference leads out of, except beside the first one: its
+ * references would point to the wrong place. */
 xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const xt_index_limits *limits,
                          xt_error *error);
 
@@ -51,6 +69,7 @@ typedef enum { XT_CHILD_ITEM, XT_CHILD_KEY, XT_CHILD_VALUE, XT_CHILD_PART } xt_c
 
 typedef struct {
   xt_node *node;
+  xt_node **slot; /* where the parent has the node */
   xt_child_role role;
   const xt_node *key; /* of a value */
   int64_t position;   /* of an item or part */

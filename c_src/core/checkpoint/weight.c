@@ -25,6 +25,7 @@ static uint64_t term_bytes(const xt_node *node) {
   case XT_NODE_GLOBAL: return 72 + text_weight(node->global.module_size) + text_weight(node->global.name_size);
   case XT_NODE_OBJECT: return 160;
   case XT_NODE_DEVICE: return 96 + text_weight(node->device.type_size);
+  case XT_NODE_REF: return 128 + node->ref.weight;
   default: return 128;
   }
 }

@@ -32,7 +32,8 @@ typedef enum {
   XT_NODE_STORAGE,
   XT_NODE_SCALAR,   /* a NumPy scalar */
   XT_NODE_SUBCLASS, /* a tensor with a class or attributes of its own; items: tensor or object, class, state */
-  XT_NODE_TENSOR
+  XT_NODE_TENSOR,
+  XT_NODE_REF /* refers to a container in another place of the tree; made while the index is built */
 } xt_node_kind;
 
 typedef struct xt_node xt_node;
@@ -75,9 +76,11 @@ enum { XT_NO_STORAGE = UINT32_MAX };
 struct xt_node {
   uint8_t kind; /* xt_node_kind */
   /* set while the index is built */
-  bool visited, on_path; /* on_path: the walk is inside this container */
-  bool has_tensors;      /* a tensor is below this container, or is it */
-  uint32_t shared;       /* a number from 1 on if the tree contains the node more than once, else 0 */
+  bool visited : 1;
+  bool on_path : 1; /* the walk is inside this container */
+  bool open : 1;    /* a reference below this container points to a place outside of it */
+  bool has_tensors; /* a tensor is below this container, or is it */
+  uint32_t shared;  /* a number from 1 on if the tree contains the node more than once, else 0 */
   union {
     bool boolean;
     int64_t integer;
@@ -117,6 +120,13 @@ struct xt_node {
       uint8_t bytes[16]; /* little-endian */
     } scalar;
     xt_tensor_desc *tensor;
+    /* The place of the target in the tree. The same place as seen from the reference: `up` containers up, then along
+     * the last `down` steps of the place. */
+    struct {
+      const struct xt_path *place;
+      uint32_t up, down;
+      uint64_t weight; /* of the terms of the place */
+    } ref;
   };
 };
 

@@ -61,8 +61,8 @@ static xt_status call(xt_unpickler *u, xt_node *callable, xt_node *args, bool is
       (xt_node_is_global(callable, "copyreg", "__newobj__") || xt_node_is_global(callable, "copy_reg", "__newobj__"))) {
     xt_node *rest = xt_node_new(u->arena, XT_NODE_TUPLE);
     if (!rest) return xt_unpickler_no_memory(u);
-    rest->list.items = args->list.items + 1;
-    rest->list.count = rest->list.room = args->list.count - 1;
+    for (size_t i = 1; i < args->list.count; i++)
+      if (!xt_node_append(u->arena, rest, args->list.items[i])) return xt_unpickler_no_memory(u);
     callable = args->list.items[0];
     args = rest;
     is_new = true;
