@@ -82,22 +82,22 @@ static xt_status push_dict(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_T
   ERL_NIF_TERM pairs;
   xt_status status;
   if (!enif_is_map(w->env, dict)) return xt_pickle_walk_fail(w, t, "its dict is not a map");
-  if (!xt_pickle_walk_push_op(w, 'u')) return xt_pickle_walk_no_memory(w);
+  if (!xt_pickle_walk_push_op(w, XT_OP_SETITEMS)) return xt_pickle_walk_no_memory(w);
   if (enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_pickle_walk_push_pairs(w, t, pairs);
   else status = xt_pickle_walk_push_map(w, t, dict, false);
   if (status != XT_STATUS_ok) return status;
-  return xt_pickle_walk_push_op(w, '(') ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
+  return xt_pickle_walk_push_op(w, XT_OP_MARK) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
 
 /* Pushes MARK, the items and APPENDS, in reverse order. */
 static bool push_list(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
-  bool pushed = xt_pickle_walk_push_op(w, 'e');
+  bool pushed = xt_pickle_walk_push_op(w, XT_OP_APPENDS);
   size_t from = w->count;
   for (size_t i = 0; pushed && enif_get_list_cell(w->env, list, &head, &list); i++)
     pushed = xt_pickle_walk_push_at(w, t, head, true, 0, i);
   xt_pickle_walk_reverse(w, from);
-  return pushed && xt_pickle_walk_push_op(w, '(');
+  return pushed && xt_pickle_walk_push_op(w, XT_OP_MARK);
 }
 
 /* Writes class(*args) or class.__new__(class, *args), then APPENDS of its list, SETITEMS of its dict and BUILD with its
@@ -108,13 +108,13 @@ static xt_status put_object(xt_pickle_walk *w, const xt_pickle_task *t) {
   bool is_new = field(w, t->term, xt_am_new) == xt_am_true, pushed = true;
   if (!enif_is_tuple(w->env, args)) return xt_pickle_walk_fail(w, t, "its args are not a tuple");
   if (state != xt_am_nil)
-    pushed = xt_pickle_walk_push_op(w, 'b') && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
+    pushed = xt_pickle_walk_push_op(w, XT_OP_BUILD) && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   if (pushed && dict != xt_am_nil) {
     xt_status status = push_dict(w, t, dict);
     if (status != XT_STATUS_ok) return status;
   }
   if (pushed && list != xt_am_nil) pushed = push_list(w, t, list);
-  pushed = pushed && xt_pickle_walk_push_op(w, is_new ? 0x81 : 'R') &&
+  pushed = pushed && xt_pickle_walk_push_op(w, is_new ? XT_OP_NEWOBJ : XT_OP_REDUCE) &&
            xt_pickle_walk_push_at(w, t, args, false, xt_am_args, 0) &&
            xt_pickle_walk_push_at(w, t, field(w, t->term, xt_am_class), false, xt_am_class, 0);
   return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
@@ -128,7 +128,8 @@ static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_pickler_put_global(w->out, "__builtin__\nset\n");
   xt_pickler_put_list(w->out);
   if (size) xt_pickler_put_mark(w->out);
-  if (!xt_pickle_walk_push_op(w, 'R') || !xt_pickle_walk_push_op(w, 0x85) || (size && !xt_pickle_walk_push_op(w, 'e')))
+  if (!xt_pickle_walk_push_op(w, XT_OP_REDUCE) || !xt_pickle_walk_push_op(w, XT_OP_TUPLE1) ||
+      (size && !xt_pickle_walk_push_op(w, XT_OP_APPENDS)))
     return xt_pickle_walk_no_memory(w);
   return xt_pickle_walk_push_map(w, t, map, true);
 }
@@ -136,11 +137,10 @@ static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
 static xt_status put_numpy_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
   uint8_t bytes[16];
-  char code[8];
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) ||
-      !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !xt_pickle_numpy_code(dtype, code))
+      !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !*xt_dtype_get(dtype)->numpy)
     return xt_pickle_walk_fail(w, t, "its value does not fit its dtype");
-  xt_pickle_numpy_scalar(w->out, dtype, code, bytes);
+  xt_pickle_numpy_scalar(w->out, dtype, bytes);
   return XT_STATUS_ok;
 }
 
@@ -202,7 +202,7 @@ static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
   bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &module) && module == xt_am_module_object;
   xt_pickler_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
   xt_pickler_put_mark(w->out);
-  bool pushed = xt_pickle_walk_push_op(w, 'R') && xt_pickle_walk_push_op(w, 't') &&
+  bool pushed = xt_pickle_walk_push_op(w, XT_OP_REDUCE) && xt_pickle_walk_push_op(w, XT_OP_TUPLE) &&
                 xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   if (object)
     pushed = pushed && xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_args), false, xt_am_args, 0) &&

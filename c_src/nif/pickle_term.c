@@ -55,7 +55,9 @@ static bool push(xt_pickle_walk *w, xt_pickle_task t) {
   return true;
 }
 
-bool xt_pickle_walk_push_op(xt_pickle_walk *w, uint8_t opcode) { return push(w, (xt_pickle_task){.opcode = opcode}); }
+bool xt_pickle_walk_push_op(xt_pickle_walk *w, xt_opcode opcode) {
+  return push(w, (xt_pickle_task){.opcode = (uint8_t)opcode});
+}
 
 static uint32_t new_path(xt_pickle_walk *w, xt_term_path p) {
   if (w->path_count == w->path_room) {
@@ -110,14 +112,9 @@ static xt_status put_atom(xt_pickle_walk *w, const xt_pickle_task *t) {
   }
   int size = enif_get_atom(w->env, a, text, sizeof text, ERL_NIF_LATIN1);
   if (!size) return xt_pickle_walk_fail(w, t, "the atom has characters outside Latin-1; use a string");
-  /* Latin-1 to UTF-8 */
-  char utf8[2048];
+  char utf8[2 * sizeof text];
   size_t length = 0;
-  for (int i = 0; i < size - 1; i++) {
-    uint8_t c = (uint8_t)text[i];
-    if (c >= 0x80) utf8[length++] = (char)(0xC0 | c >> 6), utf8[length++] = (char)(0x80 | (c & 0x3F));
-    else utf8[length++] = (char)c;
-  }
+  for (int i = 0; i < size - 1; i++) length += xt_utf8_encode(utf8 + length, (uint8_t)text[i]);
   return xt_pickle_walk_put_text(w, t, utf8, length, false);
 }
 
@@ -184,7 +181,7 @@ static xt_status put_list(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_pickler_put_list(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
   xt_pickler_put_mark(w->out);
-  if (!xt_pickle_walk_push_op(w, 'e')) return xt_pickle_walk_no_memory(w);
+  if (!xt_pickle_walk_push_op(w, XT_OP_APPENDS)) return xt_pickle_walk_no_memory(w);
   size_t from = w->count;
   for (; enif_get_list_cell(w->env, list, &head, &list); index++)
     if (!xt_pickle_walk_push_at(w, t, head, true, 0, index)) return xt_pickle_walk_no_memory(w);
@@ -213,7 +210,8 @@ xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, E
   xt_pickler_put_dict(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
   xt_pickler_put_mark(w->out);
-  return xt_pickle_walk_push_op(w, 'u') ? xt_pickle_walk_push_pairs(w, t, list) : xt_pickle_walk_no_memory(w);
+  return xt_pickle_walk_push_op(w, XT_OP_SETITEMS) ? xt_pickle_walk_push_pairs(w, t, list)
+                                                   : xt_pickle_walk_no_memory(w);
 }
 
 xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map, bool keys_only) {
@@ -239,7 +237,8 @@ static xt_status put_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TER
   xt_pickler_put_dict(w->out);
   if (!size) return XT_STATUS_ok;
   xt_pickler_put_mark(w->out);
-  return xt_pickle_walk_push_op(w, 'u') ? xt_pickle_walk_push_map(w, t, map, false) : xt_pickle_walk_no_memory(w);
+  return xt_pickle_walk_push_op(w, XT_OP_SETITEMS) ? xt_pickle_walk_push_map(w, t, map, false)
+                                                   : xt_pickle_walk_no_memory(w);
 }
 
 static xt_status put_tuple(xt_pickle_walk *w, const xt_pickle_task *t) {
@@ -251,7 +250,7 @@ static xt_status put_tuple(xt_pickle_walk *w, const xt_pickle_task *t) {
     return XT_STATUS_ok;
   }
   xt_pickler_put_mark(w->out);
-  bool pushed = xt_pickle_walk_push_op(w, 't');
+  bool pushed = xt_pickle_walk_push_op(w, XT_OP_TUPLE);
   for (int i = arity; pushed && i-- > 0;) pushed = xt_pickle_walk_push_at(w, t, items[i], true, 0, (size_t)i);
   return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
@@ -296,7 +295,7 @@ static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
     xt_pickle_task t = w->tasks[--w->count];
     prefetch(w);
     if (!t.opcode) status = put_term(w, &t);
-    else xt_buffer_byte(&w->out->out, t.opcode);
+    else xt_pickler_put_op(w->out, t.opcode);
   }
   return status == XT_STATUS_ok && w->out->out.failed ? xt_pickle_walk_no_memory(w) : status;
 }

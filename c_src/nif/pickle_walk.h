@@ -42,7 +42,7 @@ xt_status xt_pickle_walk_fail(xt_pickle_walk *w, const xt_pickle_task *t, const 
 xt_status xt_pickle_walk_no_memory(xt_pickle_walk *w);
 
 /* Push a task. Return false if out of memory. */
-bool xt_pickle_walk_push_op(xt_pickle_walk *w, uint8_t opcode);
+bool xt_pickle_walk_push_op(xt_pickle_walk *w, xt_opcode opcode);
 bool xt_pickle_walk_push_at(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM term, bool is_index,
                             ERL_NIF_TERM key, size_t index);
 

@@ -48,7 +48,7 @@ static xt_status add_named(xt_save_job *job, size_t i, const ErlNifBinary *name,
   if (status != XT_STATUS_ok) return status;
   const xt_tensor_info *info = &handle->info;
   bool strided = tensor.kind == XT_SAVE_STRIDED;
-  if (!strided || !xt_safetensors_dtype(info->dtype))
+  if (!strided || !*xt_dtype_get(info->dtype)->safetensors)
     return xt_error_set(error, XT_STATUS_unsupported,
                         "%.*s: safetensors does not support %s; use another format or convert the tensor first",
                         message_size(name->size), name->data,

@@ -18,7 +18,7 @@ defmodule ExTorch.DType do
   @external_resource @table
   @rows Regex.scan(~r/^XT_DTYPE\(([^)]*)\)/m, File.read!(@table), capture: :all_but_first)
         |> Enum.map(fn [row] ->
-          [name, size, _torch, kind, nx, bits, alias] =
+          [name, size, _torch, kind, nx, bits, alias | _names_elsewhere] =
             row |> String.split(",") |> Enum.map(&String.trim/1)
 
           %{

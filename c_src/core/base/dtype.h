@@ -14,7 +14,7 @@ extern "C" {
 enum { XT_MAX_DIMS = 64 };
 
 typedef enum {
-#define XT_DTYPE(name, size, torch, kind, nx, bits, alias) XT_##name,
+#define XT_DTYPE(name, ...) XT_##name,
 #include "core/base/dtypes.def"
 #undef XT_DTYPE
   XT_DTYPE_COUNT
@@ -38,6 +38,8 @@ typedef struct {
   const char *nx; /* "none" if Nx has no equivalent type */
   int nx_bits;
   const char *alias;
+  int packed;                                /* bits of one element if several are packed into a byte, else 0 */
+  const char *storage, *safetensors, *numpy; /* names elsewhere, "" for none: "Float", "F32", "f4" */
 } xt_dtype_info;
 
 const xt_dtype_info *xt_dtype_get(xt_dtype dtype);
@@ -52,6 +54,9 @@ static inline bool xt_dtype_aligned(const void *data, xt_dtype dtype) {
 xt_dtype xt_dtype_from_name(const char *name);
 xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits);
 xt_dtype xt_dtype_from_torch(int torch);
+xt_dtype xt_dtype_from_storage(const char *class, size_t size); /* "FloatStorage" */
+xt_dtype xt_dtype_from_safetensors(const char *name, size_t size);
+xt_dtype xt_dtype_from_numpy(const char *code, size_t size);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 #include "core/formats/json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,16 +83,6 @@ static int hex4(const uint8_t *at) {
   return value;
 }
 
-static size_t put_utf8(char *to, uint32_t c) {
-  if (c < 0x80) return to[0] = (char)c, 1;
-  if (c < 0x800) return to[0] = (char)(0xC0 | c >> 6), to[1] = (char)(0x80 | (c & 63)), 2;
-  if (c < 0x10000)
-    return to[0] = (char)(0xE0 | c >> 12), to[1] = (char)(0x80 | (c >> 6 & 63)), to[2] = (char)(0x80 | (c & 63)), 3;
-  to[0] = (char)(0xF0 | c >> 18), to[1] = (char)(0x80 | (c >> 12 & 63));
-  to[2] = (char)(0x80 | (c >> 6 & 63)), to[3] = (char)(0x80 | (c & 63));
-  return 4;
-}
-
 /* Decodes \uXXXX, or a surrogate pair of two; `at` is after the first u. Returns the number of bytes read, 0 if the
  * escape is invalid. */
 static size_t decode_unicode(const uint8_t *at, size_t left, uint32_t *c) {
@@ -124,7 +115,7 @@ static bool unescape(xt_json *j, const uint8_t *from, size_t size, xt_json_strin
     uint32_t c;
     size_t used = letter == 'u' ? decode_unicode(from + i + 1, size - i - 1, &c) : 0;
     if (!used) return xt_json_fail(j, "invalid escape sequence");
-    length += put_utf8(to + length, c);
+    length += xt_utf8_encode(to + length, c);
     i += used;
   }
   *out = (xt_json_string){to, length};
@@ -236,4 +227,23 @@ xt_status xt_json_end(xt_json *j, xt_error *error) {
   if (j->no_memory) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading JSON");
   if (j->wrong) return xt_error_at(error, XT_STATUS_corrupt, (int64_t)j->at, "invalid JSON: %s", j->wrong);
   return XT_STATUS_ok;
+}
+
+/* ---- Writing ---- */
+
+void xt_json_put_text(xt_buffer *out, const char *text, size_t size) {
+  char escape[8];
+  size_t written = 0; /* number of characters that are already in `out` */
+  xt_buffer_byte(out, '"');
+  for (size_t i = 0; i < size; i++) {
+    uint8_t c = (uint8_t)text[i];
+    if (c >= 0x20 && c != '"' && c != '\\') continue;
+    xt_buffer_put(out, text + written, i - written);
+    if (c >= 0x20) snprintf(escape, sizeof escape, "\\%c", c);
+    else snprintf(escape, sizeof escape, "\\u%04x", c);
+    xt_buffer_text(out, escape);
+    written = i + 1;
+  }
+  xt_buffer_put(out, text + written, size - written);
+  xt_buffer_byte(out, '"');
 }

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "core/base/buffer.h"
 #include "core/base/error.h"
 #include "core/memory/arena.h"
 
@@ -57,5 +58,8 @@ bool xt_json_no_memory(xt_json *json);
 
 /* Checks that there was no error and that only white space follows. The error's offset counts from data. */
 xt_status xt_json_end(xt_json *json, xt_error *error);
+
+/* Appends a string with its quotes and escapes. */
+void xt_json_put_text(xt_buffer *out, const char *text, size_t size);
 
 #endif

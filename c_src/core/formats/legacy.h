@@ -26,9 +26,6 @@ extern const xt_format_writer xt_legacy_write;
 
 /* ---- Parts of the file, for the opener and the push parser ---- */
 
-/* The pickled magic number without the leading PROTO opcode. */
-#define XT_LEGACY_MAGIC "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
-
 enum {
   XT_LEGACY_PROTOCOL = 1001,
   XT_LEGACY_HEADER_PICKLES = 3, /* the pickles before the object */

@@ -20,9 +20,6 @@ extern const xt_format xt_safetensors_format;
 xt_status xt_safetensors_push(xt_push *p, xt_error *error);
 extern const xt_format_writer xt_safetensors_write;
 
-/* Returns the name of a dtype in safetensors files ("F32"), or NULL if it has none. */
-const char *xt_safetensors_dtype(xt_dtype dtype);
-
 /* ---- Parts of the file, for the opener and the push parser ---- */
 
 enum { XT_SAFETENSORS_PREFIX = 8 }; /* size of the header's size */

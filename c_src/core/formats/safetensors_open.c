@@ -31,43 +31,8 @@ typedef struct {
   bool has_dtype, has_shape, has_offsets;
 } tensor_header;
 
-typedef struct {
-  const char *name;
-  xt_dtype dtype;
-  int bits; /* of one element, for the formats that pack several into a byte; else 0 */
-} dtype_name;
-
-static const dtype_name dtypes[] = {{"F32", XT_float32, 0},
-                                    {"F16", XT_float16, 0},
-                                    {"BF16", XT_bfloat16, 0},
-                                    {"I64", XT_int64, 0},
-                                    {"F64", XT_float64, 0},
-                                    {"I32", XT_int32, 0},
-                                    {"I16", XT_int16, 0},
-                                    {"I8", XT_int8, 0},
-                                    {"U8", XT_uint8, 0},
-                                    {"BOOL", XT_bool, 0},
-                                    {"U16", XT_uint16, 0},
-                                    {"U32", XT_uint32, 0},
-                                    {"U64", XT_uint64, 0},
-                                    {"C64", XT_complex64, 0},
-                                    {"F8_E5M2", XT_float8_e5m2, 0},
-                                    {"F8_E4M3", XT_float8_e4m3fn, 0},
-                                    {"F8_E8M0", XT_float8_e8m0fnu, 0},
-                                    {"F8_E4M3FNUZ", XT_float8_e4m3fnuz, 0},
-                                    {"F8_E5M2FNUZ", XT_float8_e5m2fnuz, 0},
-                                    {"F4", XT_float4_e2m1fn_x2, 4},
-                                    {"F6_E2M3", XT_float6_e2m3fn_x4, 6},
-                                    {"F6_E3M2", XT_float6_e3m2fn_x4, 6}};
-
 static bool equals(xt_json_string text, const char *literal) {
   return strlen(literal) == text.size && !memcmp(text.data, literal, text.size);
-}
-
-static const dtype_name *find_dtype(xt_json_string name) {
-  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-    if (equals(name, dtypes[i].name)) return &dtypes[i];
-  return NULL;
 }
 
 static xt_status corrupt(const tensor_header *t, xt_error *error, const char *what) {
@@ -214,30 +179,30 @@ static bool reserve_record(xt_checkpoint *c) {
 }
 
 static xt_status add_tensor(xt_checkpoint *c, const data_range *data, tensor_header *t, xt_error *error) {
-  const dtype_name *kind = find_dtype(t->dtype);
+  xt_dtype dtype = xt_dtype_from_safetensors(t->dtype.data, t->dtype.size);
   uint64_t bits;
   uint32_t storage;
   bool duplicate;
-  if (!kind) return corrupt(t, error, "has an unknown dtype");
-  size_t item = xt_dtype_get(kind->dtype)->size;
+  if (dtype == XT_DTYPE_COUNT) return corrupt(t, error, "has an unknown dtype");
+  const xt_dtype_info *info = xt_dtype_get(dtype);
   if (t->begin < 0 || t->end < t->begin) return corrupt(t, error, "has data_offsets that are not a valid range");
   if ((uint64_t)t->end > data->size)
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)c->file_size,
                        "tensor %s ends at byte %" PRIu64 " but the file has only %" PRIu64
                        " bytes, probably an incomplete download; download it again",
                        xt_printable_text(t->name.data, t->name.size).text, data->at + (uint64_t)t->end, c->file_size);
-  if (!count_bits(t, kind->bits ? (uint64_t)kind->bits : 8 * item, &bits))
+  if (!count_bits(t, info->packed ? (uint64_t)info->packed : 8 * info->size, &bits))
     return corrupt(t, error, "has a shape whose size overflows");
   if (bits != 8 * (uint64_t)(t->end - t->begin))
     return corrupt(t, error, "has a shape that does not fit its data_offsets");
-  if (!pack_shape(t, kind->bits)) return corrupt(t, error, "has a shape whose size overflows");
+  if (!pack_shape(t, info->packed)) return corrupt(t, error, "has a shape whose size overflows");
   xt_node *key = text_node(&c->arena, t->name), *tensor;
   if (!key) return xt_open_no_memory(error);
   c->rebuild.error = error;
   xt_status status =
-      xt_rebuild_add_storage(&c->rebuild, key, "cpu", kind->dtype, (t->end - t->begin) / (int64_t)item, &storage);
+      xt_rebuild_add_storage(&c->rebuild, key, "cpu", dtype, (t->end - t->begin) / (int64_t)info->size, &storage);
   if (status == XT_STATUS_ok)
-    status = xt_rebuild_contiguous(&c->rebuild, storage, kind->dtype, t->sizes, t->ndim, false, &tensor);
+    status = xt_rebuild_contiguous(&c->rebuild, storage, dtype, t->sizes, t->ndim, false, &tensor);
   if (status != XT_STATUS_ok) return status;
   if (!reserve_record(c)) return xt_open_no_memory(error);
   if (!xt_records_add_stored(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,

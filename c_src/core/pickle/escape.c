@@ -1,5 +1,7 @@
 #include "core/pickle/escape.h"
 
+#include "core/base/utf8.h"
+
 /* Returns the number that the given count of hexadecimal digits stands for, or -1 if they are invalid. */
 static int parse_hex(const char *text, size_t left, int digits) {
   int value = 0;
@@ -37,20 +39,6 @@ bool xt_escape_string(const char *line, size_t size, char *to, size_t *length) {
   return true;
 }
 
-static char *put_utf8(char *to, int code) {
-  if (code < 0x80) {
-    *to++ = (char)code;
-  } else if (code < 0x800) {
-    *to++ = (char)(0xC0 | code >> 6);
-    *to++ = (char)(0x80 | (code & 0x3F));
-  } else {
-    *to++ = (char)(0xE0 | code >> 12);
-    *to++ = (char)(0x80 | (code >> 6 & 0x3F));
-    *to++ = (char)(0x80 | (code & 0x3F));
-  }
-  return to;
-}
-
 bool xt_escape_unicode(const char *line, size_t size, char *to, size_t *length) {
   char *start = to;
   for (size_t i = 0; i < size; i++) {
@@ -60,7 +48,7 @@ bool xt_escape_unicode(const char *line, size_t size, char *to, size_t *length) 
       if (code < 0) return false;
       i += 5;
     }
-    to = put_utf8(to, code);
+    to += xt_utf8_encode(to, (uint32_t)code);
   }
   *length = (size_t)(to - start);
   return true;

@@ -2,20 +2,19 @@
 
 #include <string.h>
 
-#include "core/pickle/opcodes.h"
+#include "core/base/utf8.h"
 
 enum { MAX_BYTE = 0xFF, MAX_SHORT = 0xFFFF };
 
-static void op(xt_pickler *p, xt_opcode opcode) { xt_buffer_byte(&p->out, (uint8_t)opcode); }
 static void byte(xt_pickler *p, uint8_t value) { xt_buffer_byte(&p->out, value); }
 
 void xt_pickler_begin(xt_pickler *p) {
   *p = (xt_pickler){0};
-  op(p, XT_OP_PROTO);
+  xt_pickler_put_op(p, XT_OP_PROTO);
   byte(p, 2);
 }
 
-void xt_pickler_stop(xt_pickler *p) { op(p, XT_OP_STOP); }
+void xt_pickler_stop(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_STOP); }
 
 void xt_pickler_free(xt_pickler *p) {
   xt_buffer_free(&p->out);
@@ -24,21 +23,21 @@ void xt_pickler_free(xt_pickler *p) {
 
 /* ---- Values ---- */
 
-void xt_pickler_put_none(xt_pickler *p) { op(p, XT_OP_NONE); }
-void xt_pickler_put_bool(xt_pickler *p, bool value) { op(p, value ? XT_OP_NEWTRUE : XT_OP_NEWFALSE); }
+void xt_pickler_put_none(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_NONE); }
+void xt_pickler_put_bool(xt_pickler *p, bool value) { xt_pickler_put_op(p, value ? XT_OP_NEWTRUE : XT_OP_NEWFALSE); }
 
 void xt_pickler_put_int(xt_pickler *p, int64_t value) {
   if (value >= 0 && value <= MAX_BYTE) {
-    op(p, XT_OP_BININT1);
+    xt_pickler_put_op(p, XT_OP_BININT1);
     byte(p, (uint8_t)value);
   } else if (value >= 0 && value <= MAX_SHORT) {
-    op(p, XT_OP_BININT2);
+    xt_pickler_put_op(p, XT_OP_BININT2);
     xt_buffer_le(&p->out, (uint64_t)value, 2);
   } else if (value >= INT32_MIN && value <= INT32_MAX) {
-    op(p, XT_OP_BININT);
+    xt_pickler_put_op(p, XT_OP_BININT);
     xt_buffer_le(&p->out, (uint32_t)(int32_t)value, 4);
   } else {
-    op(p, XT_OP_LONG1);
+    xt_pickler_put_op(p, XT_OP_LONG1);
     byte(p, 8);
     xt_buffer_le(&p->out, (uint64_t)value, 8);
   }
@@ -48,10 +47,10 @@ void xt_pickler_put_int(xt_pickler *p, int64_t value) {
 void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bool negative) {
   size_t length = size + 1;
   if (length <= MAX_BYTE) {
-    op(p, XT_OP_LONG1);
+    xt_pickler_put_op(p, XT_OP_LONG1);
     byte(p, (uint8_t)length);
   } else {
-    op(p, XT_OP_LONG4);
+    xt_pickler_put_op(p, XT_OP_LONG4);
     xt_buffer_le(&p->out, length, 4);
   }
   uint8_t *to = xt_buffer_reserve(&p->out, length);
@@ -69,12 +68,12 @@ void xt_pickler_put_big(xt_pickler *p, const uint8_t *magnitude, size_t size, bo
 void xt_pickler_put_float(xt_pickler *p, double value) {
   uint64_t bits;
   memcpy(&bits, &value, 8);
-  op(p, XT_OP_BINFLOAT);
+  xt_pickler_put_op(p, XT_OP_BINFLOAT);
   for (int i = 7; i >= 0; i--) byte(p, (uint8_t)(bits >> (8 * i))); /* big-endian */
 }
 
 void xt_pickler_put_text(xt_pickler *p, const char *text, size_t size) {
-  op(p, XT_OP_BINUNICODE);
+  xt_pickler_put_op(p, XT_OP_BINUNICODE);
   xt_buffer_le(&p->out, size, 4);
   xt_buffer_put(&p->out, text, size);
 }
@@ -84,14 +83,11 @@ void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
   size_t length = size;
   for (size_t i = 0; i < size; i++) length += data[i] >= 0x80;
   xt_pickler_put_global(p, "_codecs\nencode\n");
-  op(p, XT_OP_BINUNICODE);
+  xt_pickler_put_op(p, XT_OP_BINUNICODE);
   xt_buffer_le(&p->out, length, 4);
-  uint8_t *to = xt_buffer_reserve(&p->out, length);
+  char *to = (char *)xt_buffer_reserve(&p->out, length);
   if (!to) return;
-  for (size_t i = 0; i < size; i++) {
-    if (data[i] >= 0x80) *to++ = (uint8_t)(0xC0 | data[i] >> 6), *to++ = (uint8_t)(0x80 | (data[i] & 0x3F));
-    else *to++ = data[i];
-  }
+  for (size_t i = 0; i < size; i++) to += xt_utf8_encode(to, data[i]);
   p->out.size += length;
   xt_pickler_put_text(p, "latin1", 6);
   xt_pickler_put_tuple_of(p, 2);
@@ -104,10 +100,10 @@ void xt_pickler_put_bytes(xt_pickler *p, const uint8_t *data, size_t size) {
 static bool memo_get(xt_pickler *p, size_t number) {
   if (!number) return false;
   if (number - 1 <= MAX_BYTE) {
-    op(p, XT_OP_BINGET);
+    xt_pickler_put_op(p, XT_OP_BINGET);
     byte(p, (uint8_t)(number - 1));
   } else {
-    op(p, XT_OP_LONG_BINGET);
+    xt_pickler_put_op(p, XT_OP_LONG_BINGET);
     xt_buffer_le(&p->out, number - 1, 4);
   }
   return true;
@@ -115,10 +111,10 @@ static bool memo_get(xt_pickler *p, size_t number) {
 
 static void memo_put(xt_pickler *p) {
   if (p->memo <= MAX_BYTE) {
-    op(p, XT_OP_BINPUT);
+    xt_pickler_put_op(p, XT_OP_BINPUT);
     byte(p, (uint8_t)p->memo);
   } else {
-    op(p, XT_OP_LONG_BINPUT);
+    xt_pickler_put_op(p, XT_OP_LONG_BINPUT);
     xt_buffer_le(&p->out, p->memo, 4);
   }
   p->memo++;
@@ -132,14 +128,14 @@ void xt_pickler_put_global(xt_pickler *p, const char *text) {
     return;
   }
   if (memo_get(p, *number)) return;
-  op(p, XT_OP_GLOBAL);
+  xt_pickler_put_op(p, XT_OP_GLOBAL);
   xt_buffer_text(&p->out, text);
   *number = p->memo + 1;
   memo_put(p);
 }
 
 void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size) {
-  op(p, XT_OP_GLOBAL);
+  xt_pickler_put_op(p, XT_OP_GLOBAL);
   xt_buffer_put(&p->out, module, module_size);
   byte(p, '\n');
   xt_buffer_put(&p->out, name, name_size);
@@ -148,39 +144,27 @@ void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, 
 
 /* ---- Containers and calls ---- */
 
-void xt_pickler_put_mark(xt_pickler *p) { op(p, XT_OP_MARK); }
-void xt_pickler_put_list(xt_pickler *p) { op(p, XT_OP_EMPTY_LIST); }
-void xt_pickler_put_dict(xt_pickler *p) { op(p, XT_OP_EMPTY_DICT); }
-void xt_pickler_put_appends(xt_pickler *p) { op(p, XT_OP_APPENDS); }
-void xt_pickler_put_set_items(xt_pickler *p) { op(p, XT_OP_SETITEMS); }
-void xt_pickler_put_tuple(xt_pickler *p) { op(p, XT_OP_TUPLE); }
-void xt_pickler_put_reduce(xt_pickler *p) { op(p, XT_OP_REDUCE); }
-void xt_pickler_put_new(xt_pickler *p) { op(p, XT_OP_NEWOBJ); }
-void xt_pickler_put_build(xt_pickler *p) { op(p, XT_OP_BUILD); }
-void xt_pickler_put_persistent(xt_pickler *p) { op(p, XT_OP_BINPERSID); }
+void xt_pickler_put_mark(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_MARK); }
+void xt_pickler_put_list(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_EMPTY_LIST); }
+void xt_pickler_put_dict(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_EMPTY_DICT); }
+void xt_pickler_put_appends(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_APPENDS); }
+void xt_pickler_put_set_items(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_SETITEMS); }
+void xt_pickler_put_tuple(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_TUPLE); }
+void xt_pickler_put_reduce(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_REDUCE); }
+void xt_pickler_put_new(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_NEWOBJ); }
+void xt_pickler_put_build(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_BUILD); }
+void xt_pickler_put_persistent(xt_pickler *p) { xt_pickler_put_op(p, XT_OP_BINPERSID); }
 
 void xt_pickler_put_tuple_of(xt_pickler *p, int count) {
   static const xt_opcode opcodes[] = {XT_OP_EMPTY_TUPLE, XT_OP_TUPLE1, XT_OP_TUPLE2, XT_OP_TUPLE3};
-  op(p, opcodes[count]);
+  xt_pickler_put_op(p, opcodes[count]);
 }
 
 const char *xt_pickler_storage_class(xt_dtype dtype) {
-  switch (dtype) {
-  case XT_float64: return "torch\nDoubleStorage\n";
-  case XT_float32: return "torch\nFloatStorage\n";
-  case XT_float16: return "torch\nHalfStorage\n";
-  case XT_bfloat16: return "torch\nBFloat16Storage\n";
-  case XT_int64: return "torch\nLongStorage\n";
-  case XT_int32: return "torch\nIntStorage\n";
-  case XT_int16: return "torch\nShortStorage\n";
-  case XT_int8: return "torch\nCharStorage\n";
-  case XT_uint8: return "torch\nByteStorage\n";
-  case XT_bool: return "torch\nBoolStorage\n";
-  case XT_complex128: return "torch\nComplexDoubleStorage\n";
-  case XT_complex64: return "torch\nComplexFloatStorage\n";
-  case XT_qint8: return "torch\nQInt8Storage\n";
-  case XT_quint8: return "torch\nQUInt8Storage\n";
-  case XT_qint32: return "torch\nQInt32Storage\n";
-  default: return NULL;
-  }
+  static const char *const globals[] = {
+#define XT_DTYPE(name, size, torch, kind, nx, bits, alias, packed, storage, ...) "torch\n" storage "Storage\n",
+#include "core/base/dtypes.def"
+#undef XT_DTYPE
+  };
+  return *xt_dtype_get(dtype)->storage ? globals[dtype] : NULL;
 }

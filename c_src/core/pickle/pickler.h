@@ -10,6 +10,7 @@
 #include "core/base/buffer.h"
 #include "core/base/dtype.h"
 #include "core/memory/table.h"
+#include "core/pickle/opcodes.h"
 
 typedef struct {
   xt_buffer out;
@@ -37,6 +38,9 @@ void xt_pickler_put_global(xt_pickler *p, const char *module_and_name);
 
 /* Writes a class or function without memoizing it. */
 void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size);
+
+/* Writes an opcode that has no argument. */
+static inline void xt_pickler_put_op(xt_pickler *p, xt_opcode opcode) { xt_buffer_byte(&p->out, (uint8_t)opcode); }
 
 void xt_pickler_put_mark(xt_pickler *p);
 void xt_pickler_put_list(xt_pickler *p);                /* [] */

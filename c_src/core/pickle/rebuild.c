@@ -33,35 +33,13 @@ static bool in_list(const char *text, size_t size, const char *const *list) {
 }
 
 xt_dtype xt_rebuild_storage_dtype(const xt_node *class) {
-  static const struct {
-    const char *name;
-    xt_dtype dtype;
-  } classes[] = {{"DoubleStorage", XT_float64},
-                 {"FloatStorage", XT_float32},
-                 {"HalfStorage", XT_float16},
-                 {"BFloat16Storage", XT_bfloat16},
-                 {"LongStorage", XT_int64},
-                 {"IntStorage", XT_int32},
-                 {"ShortStorage", XT_int16},
-                 {"CharStorage", XT_int8},
-                 {"ByteStorage", XT_uint8},
-                 {"BoolStorage", XT_bool},
-                 {"ComplexDoubleStorage", XT_complex128},
-                 {"ComplexFloatStorage", XT_complex64},
-                 {"QInt8Storage", XT_qint8},
-                 {"QUInt8Storage", XT_quint8},
-                 {"QInt32Storage", XT_qint32},
-                 {"QUInt4x2Storage", XT_quint4x2},
-                 {"QUInt2x4Storage", XT_quint2x4},
-                 {"UntypedStorage", XT_uint8},
-                 {"_UntypedStorage", XT_uint8}};
   static const char *const modules[] = {"torch",        "torch.cuda",        "torch.storage",
                                         "torch.sparse", "torch.cuda.sparse", NULL};
+  static const char *const untyped[] = {"UntypedStorage", "_UntypedStorage", NULL};
   if (class->kind != XT_NODE_GLOBAL || !in_list(class->global.module, class->global.module_size, modules))
     return XT_DTYPE_COUNT;
-  for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-    if (xt_text_equals(class->global.name, class->global.name_size, classes[i].name)) return classes[i].dtype;
-  return XT_DTYPE_COUNT;
+  if (in_list(class->global.name, class->global.name_size, untyped)) return XT_uint8;
+  return xt_dtype_from_storage(class->global.name, class->global.name_size);
 }
 
 /* The globals that torch's weights_only unpickler allows. */

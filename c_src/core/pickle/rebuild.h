@@ -61,6 +61,10 @@ xt_status xt_rebuild_build(xt_rebuild *rebuild, xt_node *target, xt_node *state,
 /* Resolves a persistent id; see xt_persistent_ids. */
 xt_status xt_rebuild_persistent(xt_rebuild *rebuild, xt_node *id, xt_node **out);
 
+/* The pickled magic number with which a legacy checkpoint begins, without the leading PROTO opcode. A pickle can
+ * contain such a checkpoint. */
+#define XT_LEGACY_MAGIC "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+
 /* Returns the dtype of a storage class (float32 for FloatStorage, uint8 for untyped storages), or XT_DTYPE_COUNT if it
  * is not a storage class. */
 xt_dtype xt_rebuild_storage_dtype(const xt_node *class);

@@ -56,10 +56,10 @@ static xt_status read_checkpoint(xt_rebuild *r, xt_cursor *in, xt_node **out) {
 }
 
 xt_status xt_rebuild_nested(xt_rebuild *r, const xt_node *args, xt_node **out) {
-  static const uint8_t magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
+  enum { MAGIC_SIZE = sizeof XT_LEGACY_MAGIC - 1 };
   const xt_node *bytes = xt_node_arg(args, 0);
-  if (!bytes || (bytes->kind != XT_NODE_BYTES && bytes->kind != XT_NODE_TEXT) || bytes->text.size < 2 + sizeof magic ||
-      memcmp(bytes->text.data + 2, magic, sizeof magic))
+  if (!bytes || (bytes->kind != XT_NODE_BYTES && bytes->kind != XT_NODE_TEXT) || bytes->text.size < 2 + MAGIC_SIZE ||
+      memcmp(bytes->text.data + 2, XT_LEGACY_MAGIC, MAGIC_SIZE))
     return XT_STATUS_ok;
   if (r->nested) return xt_rebuild_corrupt(r, "nested checkpoint inside a nested checkpoint");
   /* Nested checkpoints that are larger in total than the pickle share bytes. They are refused, because a small file

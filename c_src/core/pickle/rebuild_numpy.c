@@ -18,19 +18,12 @@ static bool is_numpy_global(const xt_node *g, const char *module, const char *na
 
 /* Reads numpy.dtype('f4', …) with the state (3, '<', …). Returns false if there is no such tensor dtype. */
 static bool get_dtype(const xt_node *node, xt_dtype *dtype, bool *big_endian) {
-  static const struct {
-    const char *code;
-    xt_dtype dtype;
-  } codes[] = {{"f8", XT_float64}, {"f4", XT_float32},   {"f2", XT_float16},     {"i8", XT_int64},  {"i4", XT_int32},
-               {"i2", XT_int16},   {"i1", XT_int8},      {"u1", XT_uint8},       {"u2", XT_uint16}, {"u4", XT_uint32},
-               {"u8", XT_uint64},  {"c8", XT_complex64}, {"c16", XT_complex128}, {"b1", XT_bool}};
   if (!node || node->kind != XT_NODE_OBJECT || !is_numpy_global(node->object->callable, "numpy", "dtype")) return false;
   const xt_node *code = xt_node_arg(node->object->args, 0), *state = node->object->state;
   const xt_node *order = state && state->kind == XT_NODE_TUPLE ? xt_node_arg(state, 1) : NULL;
   *big_endian = order && xt_node_is_text(order, ">", 1);
-  for (size_t i = 0; code && i < sizeof codes / sizeof *codes; i++)
-    if (xt_node_is_text(code, codes[i].code, strlen(codes[i].code))) return *dtype = codes[i].dtype, true;
-  return false;
+  *dtype = code && code->kind == XT_NODE_TEXT ? xt_dtype_from_numpy(code->text.data, code->text.size) : XT_DTYPE_COUNT;
+  return *dtype != XT_DTYPE_COUNT;
 }
 
 /* bytes, bytearray, or a Python 2 string */

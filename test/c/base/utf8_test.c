@@ -77,7 +77,19 @@ static void finds_a_bad_byte_anywhere(void) {
     }
 }
 
+/* What is written for a code is what the grammar says, and each code is written differently. */
+static void writes_every_character(void) {
+  char text[4] = "", before[4] = "";
+  for (uint32_t c = 0; c < 0x110000; c++) {
+    size_t size = xt_utf8_encode(text, c), bits = size == 1 ? 7 : size == 2 ? 11 : size == 3 ? 16 : 21;
+    CHECK(c >> bits == 0 && (size == 1 || c >> (size == 2 ? 7 : 5 * size - 4)));
+    CHECK(xt_utf8_check((uint8_t *)text, size) == (c >= 0xd800 && c < 0xe000 ? XT_UTF8_SURROGATES : XT_UTF8_VALID));
+    CHECK(c == 0 || memcmp(before, text, 4) < 0);
+    memcpy(before, text, 4);
+  }
+}
+
 int main(void) {
-  return RUN_TESTS("utf8", knows_valid_texts, tells_lone_surrogates, agrees_with_the_grammar,
-                   finds_a_bad_byte_anywhere);
+  return RUN_TESTS("utf8", knows_valid_texts, tells_lone_surrogates, agrees_with_the_grammar, finds_a_bad_byte_anywhere,
+                   writes_every_character);
 }

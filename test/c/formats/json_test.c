@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "core/base/utf8.h"
 #include "failing.h"
 
 static void pulls_values_one_by_one(void) {
@@ -78,7 +79,29 @@ static void reports_that_there_is_no_memory(void) {
   xt_arena_free(&arena);
 }
 
+/* Every character of Latin-1, and strings that are read back. */
+static void writes_strings(void) {
+  char all[512];
+  size_t size = 0;
+  xt_buffer out = {0};
+  xt_arena arena = {0};
+  xt_error error;
+  xt_json json;
+  xt_json_string read;
+  for (uint32_t c = 0; c < 256; c++) size += xt_utf8_encode(all + size, c);
+  xt_json_put_text(&out, all, size);
+  xt_json_begin(&json, out.data, out.size, &arena);
+  CHECK(xt_json_text(&json, &read) && xt_json_end(&json, &error) == XT_STATUS_ok);
+  CHECK(read.size == size && !memcmp(read.data, all, size));
+  out.size = 0;
+  xt_json_put_text(&out, "a\"\\\n\0z", 6);
+  xt_json_put_text(&out, "", 0);
+  CHECK(out.size == 22 && !memcmp(out.data, "\"a\\\"\\\\\\u000a\\u0000z\"\"\"", out.size));
+  xt_buffer_free(&out);
+  xt_arena_free(&arena);
+}
+
 int main(void) {
-  return RUN_TESTS("json", pulls_values_one_by_one, stays_failed, refuses_long_numbers,
-                   reports_that_there_is_no_memory);
+  return RUN_TESTS("json", pulls_values_one_by_one, stays_failed, refuses_long_numbers, reports_that_there_is_no_memory,
+                   writes_strings);
 }

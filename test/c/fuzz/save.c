@@ -199,7 +199,7 @@ static void save_safetensors(choices *in, uint8_t options) {
   for (size_t i = 0; i < count; i++) {
     xt_named_tensor *t = &tensors[i];
     *t = (xt_named_tensor){.dtype = choose_dtype(in, false), .ndim = choose_byte(in) % 5, .sizes = sizes[i]};
-    if (!xt_safetensors_dtype(t->dtype)) t->dtype = XT_float32;
+    if (!*xt_dtype_get(t->dtype)->safetensors) t->dtype = XT_float32;
     /* two elements of this dtype are a byte, which needs a dimension */
     if (t->dtype == XT_float4_e2m1fn_x2 && !t->ndim) t->dtype = XT_uint8;
     int64_t numel = 1;

@@ -104,12 +104,13 @@ for dtype in range(34):
 # The dictionary: the names and signatures in the sources (all literals without spaces), the dtypes, and the opcodes
 # with an argument of zeros.
 words = {b"data_offsets", b"little_endian", b"type_sizes"}
-for source in [*core.glob("pickle/rebuild*.c"), *core.glob("formats/*.c")]:
+for source in [*core.glob("pickle/rebuild*.[ch]"), *core.glob("formats/*.c"), core / "base" / "dtypes.def"]:
     for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source.read_text()):
         if not re.search(r"[ %]|\.h$", literal):
             words.add(literal.encode().decode("unicode_escape").encode("latin1"))
-for name in re.findall(r"^XT_DTYPE\((\w+)", (core / "base" / "dtypes.def").read_text(), re.M):
+for name, storage in re.findall(r'^XT_DTYPE\((\w+).*?"(\w*)"', (core / "base" / "dtypes.def").read_text(), re.M):
     words.add(b"ctorch\n" + name.encode() + b"\n")
+    words.add(b"ctorch\n" + storage.encode() + b"Storage\n")
 opcode = r"^XT_OPCODE\(\w+, +('.'|0x\w\w), *(\d), *(\d), *(\d)"
 for byte, size, counted, lines in re.findall(opcode, (core / "pickle" / "opcodes.def").read_text(), re.M):
     code = ord(byte[1]) if byte[0] == "'" else int(byte, 16)
