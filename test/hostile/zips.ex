@@ -301,7 +301,7 @@ defmodule ExTorch.HostileFiles.Zips do
     Zip.make(
       [{"a/data.pkl", make(dict(tensors))}] ++
         for(i <- 1..n, do: {"a/data/#{i}", Hostile.four_floats()}) ++ [{"a/version", "3\n"}],
-      end64: [],
+      end64: [entries: n + 2],
       entries: min(n + 2, 0xFFFF)
     )
   end

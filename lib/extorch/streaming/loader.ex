@@ -36,7 +36,8 @@ defmodule ExTorch.Streaming.Loader do
 
   # keep: whether tensors are kept for the object that feed/2 returns
   # expected: the minimum number of bytes until the end of the checkpoint
-  # entries, by_index: set once the tensors are described, and only if names or entries are needed
+  # entries: set once the tensors are described, if they are needed
+  # by_index: the entries, or the names of the tensors if these are enough
   # ready: complete tensors as lists of {index, tensor}, newest list first
   # number: the number of this state; the NIFs use it to detect old loaders
   # fed: the number of bytes fed so far
@@ -240,9 +241,8 @@ defmodule ExTorch.Streaming.Loader do
   # ---- Selecting tensors ----
 
   defp select(%{ckpt: %{options: options} = ckpt} = loader) do
-    named? = options.only != nil or options.device != :cpu or loader.on_tensor != nil
-
-    with {:ok, entries} <- entries(ckpt, named? or not loader.keep),
+    with {:ok, entries} <- entries(ckpt),
+         {:ok, by_index} <- by_index(loader, entries),
          {:ok, indices} <- selected_indices(ckpt, entries),
          {:ok, {bytes, logical}} <-
            Memory.run(fn -> Native.loader_select(loader.resource, indices) end),
@@ -251,14 +251,23 @@ defmodule ExTorch.Streaming.Loader do
        %{
          loader
          | entries: entries,
-           by_index: entries && List.to_tuple(entries),
+           by_index: by_index,
            progress: Progress.new(options.on_progress, bytes)
        }}
     end
   end
 
-  defp entries(_ckpt, false), do: {:ok, nil}
-  defp entries(ckpt, true), do: Handle.entries(ckpt)
+  # Entries are much larger than names, so they are only made if they are needed.
+  defp entries(%{options: %{only: nil, device: :cpu}}), do: {:ok, nil}
+  defp entries(ckpt), do: Handle.entries(ckpt)
+
+  defp by_index(%{keep: true, on_tensor: nil}, nil), do: {:ok, nil}
+
+  defp by_index(%{ckpt: ckpt}, nil) do
+    with {:ok, names} <- Handle.keys(ckpt), do: {:ok, List.to_tuple(names)}
+  end
+
+  defp by_index(_loader, entries), do: {:ok, List.to_tuple(entries)}
 
   defp selected_indices(%{options: %{only: nil}}, _entries), do: {:ok, :all}
 
@@ -275,18 +284,27 @@ defmodule ExTorch.Streaming.Loader do
     do: {:ok, %{loader | ready: [ready | loader.ready]}}
 
   defp add_ready(loader, [{index, tensor} | ready], each) do
-    entry = elem(loader.by_index, index)
-
-    case Handle.to_device(loader.ckpt, tensor, entry) do
-      {:ok, tensor} ->
-        if loader.on_tensor, do: loader.on_tensor.(entry.name, tensor)
-        each.({entry.name, tensor})
+    case named(loader, index, tensor) do
+      {:ok, name, tensor} ->
+        if loader.on_tensor, do: loader.on_tensor.(name, tensor)
+        each.({name, tensor})
         kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
         add_ready(%{loader | ready: kept}, ready, each)
 
       {:error, error} ->
         release_ready(%{loader | on_tensor: nil, ready: [[{index, tensor} | ready]]})
         {:error, error, loader}
+    end
+  end
+
+  defp named(loader, index, tensor) do
+    case elem(loader.by_index, index) do
+      name when is_binary(name) ->
+        {:ok, name, tensor}
+
+      entry ->
+        with {:ok, tensor} <- Handle.to_device(loader.ckpt, tensor, entry),
+             do: {:ok, entry.name, tensor}
     end
   end
 
