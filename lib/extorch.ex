@@ -213,6 +213,52 @@ defmodule ExTorch do
   @spec save!(term(), Path.t(), keyword()) :: :ok
   def save!(term, path, opts \\ []), do: Error.unwrap!(save(term, path, opts))
 
+  @doc """
+  Compares two checkpoints: names, shapes, dtypes and values.
+
+  The sources are as in `ExTorch.Checkpoint.state_dict/2`: any files, in any format. The tensors are compared one after
+  another, a piece at a time, so that memory stays bounded. Dtypes that the linked LibTorch does not support are compared
+  as bytes.
+
+      iex> a = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> b = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> ExTorch.save!(%{"w" => ExTorch.tensor([1.0, 2.0]), "epoch" => 1}, a)
+      iex> ExTorch.save!(%{"w" => ExTorch.tensor([1.0, 2.5]), "epoch" => 2}, b)
+      iex> {:ok, diff} = ExTorch.diff(a, b)
+      iex> diff
+      #ExTorch.Diff<
+        values:
+          epoch: 1 → 2
+        changed:
+          w: max 0.5, mean 0.25, 1 of 2 elements
+        0 equal, 1 changed, 1 other values differ
+      >
+      iex> ExTorch.diff!(a, b, atol: 0.5, values: false)
+      #ExTorch.Diff<1 equal>
+      iex> Enum.each([a, b], &File.rm!/1)
+      :ok
+
+  ## Options
+
+    * `:rtol`, `:atol` - values within these tolerances are not a difference: `|a - b| <= atol + rtol * |b|`. Both
+      default to `0.0`: values must be equal.
+    * `:equal_nan` - if `false`, NaN differs from NaN. Defaults to `true`.
+    * `:check_dtype` - if `false`, tensors of different dtypes are equal if their values are. Defaults to `true`.
+    * `:values` - if `false`, compares only tensors. Defaults to `true`.
+    * `:top_level_key`, `:only`, `:except` - as in `ExTorch.Checkpoint.state_dict/2`, for both checkpoints.
+      `top_level_key: :auto` compares a training checkpoint with an exported model.
+    * `:rename` - as in `ExTorch.Checkpoint.state_dict/2`: gives the tensors of `a` their names in `b`
+    * `:strict`, `:verify`, `:limits`, `:on_progress` - as in `load/2`
+  """
+  @spec diff(ExTorch.Checkpoint.source(), ExTorch.Checkpoint.source(), keyword()) ::
+          {:ok, ExTorch.Diff.t()} | {:error, Error.t()}
+  def diff(a, b, opts \\ []), do: ExTorch.Diff.diff(a, b, opts)
+
+  @doc "Same as `diff/3` but raises on error."
+  @spec diff!(ExTorch.Checkpoint.source(), ExTorch.Checkpoint.source(), keyword()) ::
+          ExTorch.Diff.t()
+  def diff!(a, b, opts \\ []), do: Error.unwrap!(diff(a, b, opts))
+
   # ---- Creating tensors ----
 
   @doc """

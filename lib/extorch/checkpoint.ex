@@ -24,6 +24,9 @@ defmodule ExTorch.Checkpoint do
   `tensor/2` reads only the bytes of that tensor, directly into the memory of the tensor: reading one row of a large
   storage reads only that row.
 
+  A checkpoint is `Enumerable`: its elements are `{name, tensor}` in file order, and each tensor is read when it is
+  reached. `ckpt["encoder.weight"]` reads one tensor, and is `nil` if there is none of this name.
+
   A handle can be used by several processes at the same time. It is closed by `close/1`, or by the garbage collector
   when it is no longer referenced.
 
@@ -58,8 +61,20 @@ defmodule ExTorch.Checkpoint do
     * `:only`, `:on_progress` - used by `ExTorch.load/2`
   """
 
-  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Options, Reader, SourceReader}
+  alias ExTorch.Checkpoint.{
+    BatchLoad,
+    Entry,
+    Handle,
+    Lookup,
+    Options,
+    Reader,
+    SourceReader,
+    StateDict
+  }
+
   alias ExTorch.{Error, Filter, Memory, Native, Tensor}
+
+  @behaviour Access
 
   @typedoc "Where a checkpoint is read from."
   @type source :: Path.t() | {:binary, binary()} | ExTorch.Source.t()
@@ -281,6 +296,59 @@ defmodule ExTorch.Checkpoint do
     |> Stream.map(&{&1.name, Error.unwrap!(Reader.tensor(ckpt, &1))})
   end
 
+  @doc """
+  Reads the tensors of any source as a flat map of names and tensors.
+
+  The source may be any checkpoint, also a whole pickled module, a TorchScript file, a Hugging Face index or the
+  directory that contains one. The names are those of `keys/1`. Names of one tensor stay tied: they share memory.
+  Parameters keep their `requires_grad` mark. Of a pickled module, the map has what its `state_dict()` has in Python:
+  parameters and persistent buffers, but no other attributes.
+
+      iex> path = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> training = %{"model" => %{"weight" => ExTorch.ones({2}), "bias" => ExTorch.zeros({1})}, "epoch" => 3}
+      iex> ExTorch.save!(training, path)
+      iex> {:ok, tensors} = ExTorch.Checkpoint.state_dict(path)
+      iex> Map.keys(tensors)
+      ["model.bias", "model.weight"]
+      iex> {:ok, tensors} = ExTorch.Checkpoint.state_dict(path, top_level_key: :auto, only: {:prefix, "w"})
+      iex> Map.keys(tensors)
+      ["weight"]
+      iex> File.rm!(path)
+      :ok
+
+  Two tensors with the same dotted name are an `:ambiguous` error.
+
+  ## Options
+
+  All options of `ExTorch.load/2` (`ordered: true` returns an `%ExTorch.Python.Dict{}` in file order), and:
+
+    * `:top_level_key` - the key of the tensors to return, without which they are named: `"state_dict"`, `"model.ema"`.
+      `:auto` is the key of the state dict or module in the root of the file, if the root is not one itself. If there
+      are several, it is the first of `state_dict`, `model_state_dict`, `model`, `module`, `network`, `net`, `weights` and
+      `params` that is there; otherwise it is an error. Defaults to `nil`: all tensors, those of an optimizer too.
+    * `:rename` - a list of `{regex, replacement}`, applied one after another, or a function of the name. It is an error
+      if two names become the same.
+    * `:only`, `:except` - filters as in `ExTorch.load/2`, of the resulting names
+  """
+  @spec state_dict(source(), keyword()) ::
+          {:ok, %{String.t() => Tensor.t()} | ExTorch.Python.Dict.t()} | {:error, Error.t()}
+  def state_dict(source, opts \\ []) do
+    {selection, opts} = StateDict.split!(opts, Options.known_options())
+    Options.check!(opts)
+
+    StateDict.with_parts(source, opts, fn parts ->
+      with {:ok, items} <- StateDict.items(parts, selection, source),
+           {:ok, pairs} <- StateDict.read(items),
+           do:
+             {:ok,
+              if(opts[:ordered], do: %ExTorch.Python.Dict{pairs: pairs}, else: Map.new(pairs))}
+    end)
+  end
+
+  @doc "Same as `state_dict/2` but raises on error."
+  @spec state_dict!(source(), keyword()) :: %{String.t() => Tensor.t()} | ExTorch.Python.Dict.t()
+  def state_dict!(source, opts \\ []), do: Error.unwrap!(state_dict(source, opts))
+
   @doc "Reads the bytes of a storage as they are in the file. The key is `\"0\"` or `\"data/0\"`."
   @spec read_storage(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_storage(%__MODULE__{} = ckpt, key) when is_binary(key),
@@ -325,6 +393,45 @@ defmodule ExTorch.Checkpoint do
   defp record_name("data/" <> _ = name), do: name
   defp record_name(key), do: "data/" <> key
 
+  # ---- Access ----
+
+  @doc """
+  Reads one tensor, for `ckpt["encoder.weight"]`, which is `nil` if there is no such tensor. Other errors are raised.
+  """
+  @spec fetch(t(), name()) :: {:ok, Tensor.t()} | :error
+  @impl Access
+  def fetch(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name) do
+    case tensor(ckpt, name) do
+      {:ok, tensor} -> {:ok, tensor}
+      {:error, %Error{reason: :not_found}} -> :error
+      {:error, error} -> raise error
+    end
+  end
+
+  def fetch(%__MODULE__{}, other) do
+    raise Error.new(
+            :bad_argument,
+            "expected the name of a tensor to be a string or a path, got #{inspect(other, limit: 5)}"
+          )
+  end
+
+  @doc false
+  @spec get_and_update(t(), name(), function()) :: no_return()
+  @impl Access
+  def get_and_update(_ckpt, _name, _fun), do: read_only()
+
+  @doc false
+  @spec pop(t(), name()) :: no_return()
+  @impl Access
+  def pop(_ckpt, _name), do: read_only()
+
+  defp read_only do
+    raise Error.new(
+            :bad_argument,
+            "a checkpoint cannot be changed; change the map of ExTorch.Checkpoint.state_dict/2 and save it"
+          )
+  end
+
   @doc false
   @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts) do
@@ -336,6 +443,32 @@ defmodule ExTorch.Checkpoint do
       end
     end
   end
+end
+
+# {name, tensor} in file order; each tensor is read when it is reached.
+defimpl Enumerable, for: ExTorch.Checkpoint do
+  alias ExTorch.Checkpoint
+  alias ExTorch.Checkpoint.Reader
+  alias ExTorch.Error
+
+  def count(ckpt), do: {:ok, length(Checkpoint.keys(ckpt))}
+
+  def member?(_ckpt, _pair), do: {:error, __MODULE__}
+
+  def slice(ckpt) do
+    entries = ckpt |> Checkpoint.entries() |> List.to_tuple()
+
+    read = fn start, count, step ->
+      for i <- Enum.take(Stream.iterate(start, &(&1 + step)), count) do
+        entry = elem(entries, i)
+        {entry.name, Error.unwrap!(Reader.tensor(ckpt, entry))}
+      end
+    end
+
+    {:ok, tuple_size(entries), read}
+  end
+
+  def reduce(ckpt, acc, fun), do: Enumerable.reduce(Checkpoint.stream(ckpt), acc, fun)
 end
 
 defimpl Inspect, for: ExTorch.Checkpoint do

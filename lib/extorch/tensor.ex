@@ -22,6 +22,7 @@ defmodule ExTorch.Tensor do
   """
 
   alias ExTorch.{DType, Device, Error, Memory, Native, Options}
+  alias ExTorch.Tensor.Compare
 
   @type t :: %__MODULE__{
           resource: reference(),
@@ -121,6 +122,37 @@ defmodule ExTorch.Tensor do
   @spec equal?(t(), t()) :: boolean()
   def equal?(%__MODULE__{} = a, %__MODULE__{} = b),
     do: Memory.run!(fn -> Native.tensor_equal(a, b) end)
+
+  @doc """
+  Returns true if both tensors have the same shape and all their values are close, as in `torch.allclose`.
+
+  Two values are close if they are equal, or if `|a - b| <= atol + rtol * |b|`. An infinity is only close to itself.
+
+      iex> a = ExTorch.tensor([1.0, 2.0])
+      iex> ExTorch.Tensor.allclose?(a, ExTorch.tensor([1.0, 2.000001]))
+      true
+      iex> ExTorch.Tensor.allclose?(a, ExTorch.tensor([1.0, 2.1]))
+      false
+      iex> ExTorch.Tensor.allclose?(a, ExTorch.tensor([1, 2]))
+      true
+
+  The dtypes may differ. The values are compared as `:float64` or `:complex128`; integers that are equal are close,
+  whatever their size. Sparse tensors are compared as dense ones, quantized tensors by the values they stand for. The
+  memory that this needs does not depend on the size of the tensors.
+
+  ## Options
+
+    * `:rtol` - the relative tolerance. Defaults to `1.0e-5`.
+    * `:atol` - the absolute tolerance. Defaults to `1.0e-8`.
+    * `:equal_nan` - if `true`, NaN is close to NaN. Defaults to `false`.
+  """
+  @spec allclose?(t(), t(), keyword()) :: boolean()
+  def allclose?(%__MODULE__{} = a, %__MODULE__{} = b, opts \\ []) do
+    options = opts |> Options.validate!(rtol: 1.0e-5, atol: 1.0e-8, equal_nan: false) |> Map.new()
+
+    Compare.check!(options)
+    Compare.close?(a, b, options)
+  end
 
   @doc """
   Returns true if the tensor is marked as requiring a gradient.

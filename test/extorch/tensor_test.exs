@@ -4,6 +4,42 @@ defmodule ExTorch.TensorTest do
   doctest ExTorch.Tensor
   doctest ExTorch.Python.Complex
 
+  describe "allclose?" do
+    test "dtypes, tolerances, NaN and infinities" do
+      t = &ExTorch.tensor/2
+      close? = &Tensor.allclose?/3
+      assert close?.(t.([1, 2], []), t.([1, 2], dtype: :int8), [])
+      refute close?.(t.([1, 2], []), t.([1, 3], []), [])
+      assert close?.(t.([10, 20], []), t.([11, 21], []), atol: 1)
+      refute close?.(t.([2 ** 62], []), t.([2 ** 62 + 1], []), rtol: 0, atol: 0)
+      assert close?.(t.([2 ** 62], []), t.([2 ** 62 + 1], []), [])
+      assert close?.(t.([true, false], []), t.([1, 0], []), [])
+      refute close?.(t.([true, false], []), t.([true, true], []), [])
+      assert close?.(t.([1.0], dtype: :float16), t.([1.0], dtype: :bfloat16), [])
+      refute close?.(t.([1.0], dtype: :float16), t.([1.01], dtype: :float16), [])
+      i = %ExTorch.Python.Complex{re: 0.0, im: 1.0}
+      assert close?.(t.([i], []), t.([i], dtype: :complex128), [])
+      refute close?.(t.([i], []), t.([0.0], []), [])
+      assert close?.(t.([i], []), t.([0.0], []), atol: 1.0)
+      refute close?.(t.([:nan], []), t.([:nan], []), [])
+      assert close?.(t.([:nan], []), t.([:nan], []), equal_nan: true)
+      refute close?.(t.([:nan], []), t.([1.0], []), equal_nan: true, atol: 1.0e9)
+      assert close?.(t.([:infinity], []), t.([:infinity], []), [])
+      refute close?.(t.([:infinity], []), t.([:neg_infinity], []), rtol: 1.0)
+      refute close?.(t.([:infinity], []), t.([1.0], []), rtol: 1.0)
+      refute close?.(t.([1.0], []), t.([:infinity], []), rtol: 1.0)
+      refute close?.(t.([1.0, 1.0], []), t.([[1.0, 1.0]], []), [])
+      assert close?.(ExTorch.zeros({0, 3}), ExTorch.zeros({0, 3}, dtype: :int8), [])
+      assert close?.(t.(1, []), t.(1.0, []), [])
+      sparse = ExTorch.op("to_sparse", [t.([0.0, 1.0], [])])
+      assert close?.(sparse, t.([0.0, 1.0], []), [])
+
+      for opts <- [[rtol: -1], [atol: "1"], [equal_nan: 1], [x: 1]] do
+        assert reason(fn -> close?.(sparse, sparse, opts) end) == :bad_argument
+      end
+    end
+  end
+
   describe "tensor/2" do
     test "takes numbers and nested lists" do
       assert %Tensor{shape: {}, dtype: :int64} = ExTorch.tensor(5)

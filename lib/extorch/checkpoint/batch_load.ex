@@ -19,7 +19,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   def load(ckpt) do
     with {:ok, entries} <- Handle.entries(ckpt),
          {:ok, selected} <- Options.select(ckpt, entries),
-         {:ok, tensors} <- load_tensors(ckpt, selected) do
+         {:ok, tensors} <- tensors(ckpt, selected) do
       assemble(ckpt, entries, selected, tensors)
     end
   end
@@ -83,7 +83,9 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   defp prune(other), do: other
 
-  defp load_tensors(ckpt, entries) do
+  # Reads the tensors of the entries, which are in file order.
+  @spec tensors(Handle.t(), [Entry.t()]) :: result([Tensor.t() | struct()])
+  def tensors(ckpt, entries) do
     with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
       all_to_device(ckpt, tensors, entries)
     end

@@ -45,6 +45,10 @@ defmodule ExTorch.Checkpoint.Options do
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
            non_neg_integer(), non_neg_integer(), non_neg_integer()}
 
+  # The options with their defaults.
+  @spec known_options() :: keyword()
+  def known_options, do: @defaults
+
   # The options of loaders with their defaults, without :on_tensor.
   @spec stream_options() :: keyword()
   def stream_options, do: Keyword.drop(@defaults, @file_options)

@@ -60,7 +60,7 @@ defmodule ExTorch.Store.Options do
       options
       | only: Filter.prepare(options.only),
         except: Filter.prepare(options.except),
-        remap: check_remap!(options.remap),
+        remap: check_remap!(options.remap, :remap),
         adapters: options.adapters |> List.wrap() |> Enum.map(&Adapter.check!/1)
     }
   end
@@ -92,9 +92,24 @@ defmodule ExTorch.Store.Options do
 
   # ---- Renaming ----
 
-  defp check_remap!(fun) when is_function(fun, 1), do: fun
+  # Checks the pairs of regular expressions and replacements, or the function, that the option gives.
+  @spec check_remap!(term(), atom()) :: [{Regex.t(), String.t()}] | (String.t() -> String.t())
+  def check_remap!(fun, option) when is_function(fun, 1) do
+    fn name ->
+      case fun.(name) do
+        renamed when is_binary(renamed) ->
+          renamed
 
-  defp check_remap!(pairs) when is_list(pairs) do
+        other ->
+          raise Error.new(
+                  :bad_argument,
+                  "expected the function #{inspect(option)} to return a string for #{inspect(name)}, got #{inspect(other)}"
+                )
+      end
+    end
+  end
+
+  def check_remap!(pairs, option) when is_list(pairs) do
     for pair <- pairs do
       with {pattern, replacement} when is_binary(replacement) or is_function(replacement, 1) <-
              pair,
@@ -104,17 +119,17 @@ defmodule ExTorch.Store.Options do
         {:error, {reason, at}} ->
           raise Error.new(
                   :bad_argument,
-                  "invalid regular expression #{inspect(elem(pair, 0))} in :remap: #{reason} at #{at}"
+                  "invalid regular expression #{inspect(elem(pair, 0))} in #{inspect(option)}: #{reason} at #{at}"
                 )
 
         _ ->
-          Options.invalid!(:remap, "a list of {regex, replacement}", pairs)
+          Options.invalid!(option, "a list of {regex, replacement}", pairs)
       end
     end
   end
 
-  defp check_remap!(other),
-    do: Options.invalid!(:remap, "a list of {regex, replacement} or a function", other)
+  def check_remap!(other, option),
+    do: Options.invalid!(option, "a list of {regex, replacement} or a function", other)
 
   defp compile(%Regex{} = regex), do: {:ok, regex}
   defp compile(text) when is_binary(text), do: Regex.compile(text)
@@ -123,18 +138,7 @@ defmodule ExTorch.Store.Options do
   @spec rename(t(), String.t()) :: String.t()
   def rename(%{remap: []}, name), do: name
 
-  def rename(%{remap: fun}, name) when is_function(fun) do
-    case fun.(name) do
-      renamed when is_binary(renamed) ->
-        renamed
-
-      other ->
-        raise Error.new(
-                :bad_argument,
-                "expected the function :remap to return a string for #{inspect(name)}, got #{inspect(other)}"
-              )
-    end
-  end
+  def rename(%{remap: fun}, name) when is_function(fun), do: fun.(name)
 
   def rename(%{remap: pairs}, name) do
     Enum.reduce(pairs, name, fn {regex, replacement}, name ->

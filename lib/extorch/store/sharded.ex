@@ -154,8 +154,10 @@ defmodule ExTorch.Store.Sharded do
     end
   end
 
-  # Opens all shards, calls the function and closes them.
-  defp with_shards(path, opts, fun) do
+  # Opens all shards, calls the function with the names in file order, the weight map and the checkpoints by file name,
+  # and closes them.
+  @doc false
+  def with_shards(path, opts, fun) do
     with {:ok, index} <- ShardIndex.find(path),
          {:ok, weight_map} <- ShardIndex.read(index),
          {:ok, keys, weight_map, shards} <- open_current(index, weight_map, opts, @tries) do

@@ -1,0 +1,73 @@
+defmodule ExTorch.Diff.Values do
+  @moduledoc false
+  # Compares what two checkpoints contain besides tensors.
+
+  alias ExTorch.Checkpoint.Entry
+  alias ExTorch.Python.{Dict, Object, TensorSubclass}
+
+  # Returns {name, value} of everything in the object that is neither a tensor nor a container.
+  @spec list(term(), String.t() | nil) :: [{String.t(), term()}]
+  def list(object, top_level_key) do
+    values = object |> walk("", []) |> Enum.reverse()
+    if top_level_key, do: inside(values, top_level_key <> "."), else: values
+  end
+
+  defp inside(values, prefix) do
+    for {name, value} <- values,
+        String.starts_with?(name, prefix),
+        do: {String.replace_prefix(name, prefix, ""), value}
+  end
+
+  defp walk(%Entry{}, _name, acc), do: acc
+  defp walk(%Dict{pairs: pairs}, name, acc), do: walk_pairs(pairs, name, acc)
+
+  defp walk(%Object{} = object, name, acc) do
+    fields = for key <- [:args, :state, :list, :dict], do: {"", Map.fetch!(object, key)}
+    walk_pairs([{"class", object.class} | Enum.reject(fields, &empty?/1)], name, acc)
+  end
+
+  defp walk(%TensorSubclass{} = subclass, name, acc) do
+    walk_pairs(
+      [{"class", subclass.class}, {"", subclass.tensor}, {"", subclass.state}],
+      name,
+      acc
+    )
+  end
+
+  defp walk(list, name, acc) when is_list(list), do: walk_pairs(indexed(list), name, acc)
+
+  defp walk(tuple, name, acc) when is_tuple(tuple),
+    do: tuple |> Tuple.to_list() |> indexed() |> walk_pairs(name, acc)
+
+  defp walk(other, name, acc), do: [{name, other} | acc]
+
+  defp empty?({_key, value}), do: value in [nil, {}, []]
+  defp indexed(list), do: Enum.map(Enum.with_index(list), fn {value, i} -> {i, value} end)
+
+  defp walk_pairs(pairs, name, acc),
+    do: Enum.reduce(pairs, acc, fn {key, value}, acc -> walk(value, join(name, key), acc) end)
+
+  defp join(name, ""), do: name
+  defp join("", key), do: text(key)
+  defp join(name, key), do: name <> "." <> text(key)
+
+  defp text(key) when is_binary(key) or is_integer(key), do: to_string(key)
+  defp text(key), do: inspect(key)
+
+  @spec diff([{String.t(), term()}], [{String.t(), term()}]) :: [ExTorch.Diff.value()]
+  def diff(a, b) do
+    {map_a, map_b} = {Map.new(a), Map.new(b)}
+    names = Enum.uniq(Enum.map(a ++ b, &elem(&1, 0)))
+
+    for name <- names, Map.fetch(map_a, name) != Map.fetch(map_b, name) do
+      Map.merge(%{name: name}, Map.merge(field(map_a, name, :a), field(map_b, name, :b)))
+    end
+  end
+
+  defp field(map, name, key) do
+    case map do
+      %{^name => value} -> %{key => value}
+      _ -> %{}
+    end
+  end
+end
