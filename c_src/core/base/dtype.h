@@ -54,7 +54,7 @@ static inline bool xt_dtype_aligned(const void *data, xt_dtype dtype) {
 xt_dtype xt_dtype_from_name(const char *name);
 xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits);
 xt_dtype xt_dtype_from_torch(int torch);
-xt_dtype xt_dtype_from_storage(const char *class, size_t size); /* "FloatStorage" */
+xt_dtype xt_dtype_from_storage(const char *name, size_t size); /* "FloatStorage" */
 xt_dtype xt_dtype_from_safetensors(const char *name, size_t size);
 xt_dtype xt_dtype_from_numpy(const char *code, size_t size);
 
