@@ -26,11 +26,11 @@ enum {
 enum {
   AHEAD = 64 << 10,
   MIN_AHEAD = 256,
-  CRC_PIECE = 256 << 10, /* fits into the CPU cache */
-  SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 1,
-  MIN_SIZE = 3,      /* size of the shortest checkpoint, a pickle */
-  MIN_ROOM = 1024,   /* of the buffer */
-  MAX_IDLE = 1 << 20 /* of the buffer while storages are received */
+  CRC_PIECE = 256 << 10,                        /* fits into the CPU cache */
+  SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 2, /* with the shortest header, {} */
+  MIN_SIZE = 3,                                 /* size of the shortest checkpoint, a pickle */
+  MIN_ROOM = 1024,                              /* of the buffer */
+  MAX_IDLE = 1 << 20                            /* of the buffer while storages are received */
 };
 
 /* Size of a checkpoint of unknown size. Larger offsets denote addresses. */
@@ -167,20 +167,6 @@ static xt_status unsupported(const char *format, const char *instead, xt_error *
   return xt_error_set(error, XT_STATUS_unsupported, "%s cannot be read as a stream; %s", format, instead);
 }
 
-/* The first pickle distinguishes the streaming format, the legacy format and plain pickles. */
-static xt_status first_pickle(xt_push *p, xt_error *error) {
-  xt_status status;
-  const xt_format *format;
-  size_t size;
-  if (!xt_push_scan_pickle(p, &size, &status, error)) return status;
-  status = xt_detect(xt_push_data(p), size, &format, error);
-  if (status != XT_STATUS_ok) return status;
-  if (format == &xt_legacy_format) p->step = xt_legacy_push;
-  else if (format == &xt_torch_stream_format) p->step = xt_torch_stream_push;
-  else p->step = xt_plain_pickle_push;
-  return p->step(p, error);
-}
-
 /* Reports a stream that is in no supported format. */
 static xt_status report_format(xt_push *p, xt_error *error) {
   const xt_format *format;
@@ -192,7 +178,23 @@ static xt_status report_format(xt_push *p, xt_error *error) {
                      error);
 }
 
-static bool may_be_pickle(uint8_t first) { return first == 0x80 || (first && strchr("(]}c", first)); }
+/* The first pickle distinguishes the streaming format, the legacy format and plain pickles. */
+static xt_status first_pickle(xt_push *p, xt_error *error) {
+  xt_status status;
+  const xt_format *format;
+  size_t size;
+  if (!xt_push_scan_pickle(p, &size, &status, error)) {
+    xt_error invalid = *error;
+    if (status == XT_STATUS_corrupt && report_format(p, error) == XT_STATUS_unsupported) *error = invalid;
+    return status;
+  }
+  status = xt_detect(xt_push_data(p), size, &format, error);
+  if (status != XT_STATUS_ok) return status;
+  if (format == &xt_legacy_format) p->step = xt_legacy_push;
+  else if (format == &xt_torch_stream_format) p->step = xt_torch_stream_push;
+  else p->step = xt_plain_pickle_push;
+  return p->step(p, error);
+}
 
 /* Returns true if the stream begins with a whole pickle shorter than SAFETENSORS_HEAD. Such a pickle could also be the
  * start of a safetensors file, whose first 8 bytes are a number. Otherwise sets *needed to the number of bytes that are
@@ -209,15 +211,16 @@ static bool is_whole_pickle(xt_push *p, size_t *needed) {
 static xt_status detect_step(xt_push *p, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
   size_t available = xt_push_available(p), needed = SAFETENSORS_HEAD;
-  bool pickle = may_be_pickle(data[0]);
-  if (available < 4 && !(pickle && is_whole_pickle(p, &needed))) return xt_push_request(p, 4, 0);
-  if (available >= 4 && !memcmp(data, "PK\3\4", 4)) p->step = xt_zip_push;
+  bool pickle = xt_detect_may_be_pickle(data[0]);
+  if (available < SAFETENSORS_HEAD && !(pickle && is_whole_pickle(p, &needed))) return xt_push_request(p, needed, 0);
+  xt_detection safetensors = available < SAFETENSORS_HEAD ? XT_DETECT_NO : xt_detect_safetensors(data, available);
+  if (safetensors == XT_DETECT_MORE && available < XT_DETECT_SIZE) return xt_push_request(p, available + 1, 0);
+  if (safetensors != XT_DETECT_NO) p->step = xt_safetensors_push;
+  else if (available >= 4 && !memcmp(data, "PK\3\4", 4)) p->step = xt_zip_push;
   else if (!memcmp(data, "\x1f\x8b", 2))
     return unsupported("a gzip file", "decompress it first with ExTorch.Streaming.gunzip/1", error);
-  else if (available < SAFETENSORS_HEAD && !(pickle && is_whole_pickle(p, &needed)))
-    return xt_push_request(p, needed, 0);
-  else if (available >= SAFETENSORS_HEAD && data[8] == '{' && xt_le(data, 8) >> 40 == 0) p->step = xt_safetensors_push;
   else if (pickle) p->step = first_pickle;
+  else if (data[8] == '{' && xt_le(data, 8) >> 40 == 0) p->step = xt_safetensors_push; /* reports the error */
   else if (available < XT_DETECT_SIZE) return xt_push_request(p, XT_DETECT_SIZE, 0);
   else return report_format(p, error);
   return p->step(p, error);
@@ -456,7 +459,7 @@ uint64_t xt_push_missing(const xt_push *p) {
 
 xt_status xt_push_end(xt_push *p, xt_error *error) {
   uint64_t position = p->at + xt_push_available(p);
-  if (p->step == detect_step && position > XT_SAFETENSORS_PREFIX) {
+  if ((p->step == detect_step || p->step == first_pickle) && position > XT_SAFETENSORS_PREFIX) {
     xt_status status = report_format(p, error);
     if (status != XT_STATUS_unsupported) return status;
   }

@@ -2,6 +2,7 @@
  *
  *   1. Pickle of the magic number 0x1950a86a20f9469cfc6c. With protocol 2:
  *      80 02 8a 0a 6c fc 9c 46 f9 20 6a a8 50 19 2e
+ *      With protocol 0 or 1: L119547037146038801333356L, a line end and a period
  *   2. Pickle of the protocol version, the integer 1001
  *   3. Pickle of a dict: protocol_version, little_endian, type_sizes {short, int, long}
  *   4. Pickle of the object. Persistent ids: ('storage', class, key, location, number of elements, view), where view is
@@ -25,6 +26,9 @@ xt_status xt_legacy_push(xt_push *p, xt_error *error);
 extern const xt_format_writer xt_legacy_write;
 
 /* ---- Parts of the file, for the opener and the push parser ---- */
+
+/* The whole first pickle of protocol 0 or 1. */
+#define XT_LEGACY_TEXT_MAGIC "L119547037146038801333356L\n."
 
 enum {
   XT_LEGACY_PROTOCOL = 1001,

@@ -22,7 +22,7 @@ extern const xt_format_writer xt_safetensors_write;
 
 /* ---- Parts of the file, for the opener and the push parser ---- */
 
-enum { XT_SAFETENSORS_PREFIX = 8 }; /* size of the header's size */
+enum { XT_SAFETENSORS_PREFIX = 8 /* size of the header's size */, XT_SAFETENSORS_MAX_HEADER = 100000000 };
 
 xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error);
 

@@ -11,7 +11,7 @@
 
 enum { START, HEADER };
 enum { USUAL_SIZE = 72 }; /* typical length of a tensor's description: the first guess of the number of tensors */
-enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = 100000000 };
+enum { PREFIX = XT_SAFETENSORS_PREFIX, MAX_HEADER = XT_SAFETENSORS_MAX_HEADER };
 
 typedef struct {
   uint8_t *header;
@@ -131,7 +131,7 @@ static xt_status read_metadata(xt_checkpoint *c, xt_json *j, xt_error *error) {
   xt_json_string key, value;
   bool is_new = true;
   xt_node *dict = c->metadata = xt_node_new(&c->arena, XT_NODE_DICT);
-  bool ok = dict != NULL, entered = xt_json_object(j);
+  bool ok = dict != NULL, entered = xt_json_peek(j) == 'n' ? !xt_json_word(j, "null") : xt_json_object(j);
   while (ok && entered && is_new && xt_json_key(j, &key) && xt_json_text(j, &value)) {
     ok = xt_table_put(&keys, key.data, key.size, &is_new) != NULL;
     xt_node *k = text_node(&c->arena, key), *v = text_node(&c->arena, value);

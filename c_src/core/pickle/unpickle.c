@@ -113,10 +113,9 @@ static xt_status memo_get(xt_unpickler *u, uint64_t index) {
 
 /* PUT and GET have a decimal index. */
 static xt_status memo_line(xt_unpickler *u, xt_status (*put_or_get)(xt_unpickler *, uint64_t)) {
-  int64_t index;
-  xt_status status = xt_unpickler_take_decimal(u, &index, NULL);
-  if (status != XT_STATUS_ok) return status;
-  return index < 0 ? xt_unpickler_corrupt(u, "negative memo index") : put_or_get(u, (uint64_t)index);
+  uint64_t index;
+  xt_status status = xt_unpickler_take_index(u, &index);
+  return status == XT_STATUS_ok ? put_or_get(u, index) : status;
 }
 
 /* ---- Opcodes ---- */

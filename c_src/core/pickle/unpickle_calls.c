@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "core/base/utf8.h"
+#include "core/pickle/persistent_text.h"
 #include "core/pickle/unpickle_internal.h"
 
 /* ---- Globals ---- */
@@ -156,8 +157,9 @@ xt_status xt_unpickler_persistent_line(xt_unpickler *u) {
   size_t size;
   xt_status status = xt_unpickler_take_line(u, &line, &size);
   if (status != XT_STATUS_ok) return status;
-  status = xt_unpickler_push_new(u, XT_NODE_TEXT);
-  if (status != XT_STATUS_ok) return status;
-  xt_unpickler_top(u)->text.data = line, xt_unpickler_top(u)->text.size = size;
-  return xt_unpickler_persistent(u);
+  if (!is_utf8(line, size)) return xt_unpickler_corrupt(u, "persistent id is not valid UTF-8");
+  xt_node *tuple = NULL;
+  if (u->rebuild->ids != XT_IDS_LABELS) xt_persistent_text_parse(u->arena, line, size, &tuple);
+  status = tuple ? xt_unpickler_push(u, tuple) : xt_unpickler_push_bytes(u, XT_NODE_TEXT, line, size);
+  return status == XT_STATUS_ok ? xt_unpickler_persistent(u) : status;
 }

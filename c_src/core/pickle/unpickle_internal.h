@@ -1,6 +1,7 @@
 /* Shared by the unpickle*.c files. unpickle.c runs the opcodes, the others implement groups of them:
  *
  *   unpickle_values.c       numbers and strings
+ *   unpickle_lines.c        the same as text lines
  *   unpickle_containers.c   tuples, lists, dicts and sets
  *   unpickle_calls.c        globals, calls, states and persistent ids
  */
@@ -71,6 +72,8 @@ xt_status xt_unpickler_find_mark(xt_unpickler *u, size_t *first);
 
 xt_status xt_unpickler_push_int(xt_unpickler *u, int64_t value);
 xt_status xt_unpickler_push_long(xt_unpickler *u, uint64_t size);
+xt_status xt_unpickler_push_double(xt_unpickler *u, double value);
+xt_status xt_unpickler_push_bytes(xt_unpickler *u, xt_node_kind kind, const char *data, size_t size);
 xt_status xt_unpickler_push_float(xt_unpickler *u);
 xt_status xt_unpickler_push_text(xt_unpickler *u, xt_node_kind kind, uint64_t size);
 xt_status xt_unpickler_push_string(xt_unpickler *u, uint64_t size);
@@ -78,8 +81,8 @@ xt_status xt_unpickler_push_string(xt_unpickler *u, uint64_t size);
 /* Reads a line of text, without its line end. */
 xt_status xt_unpickler_take_line(xt_unpickler *u, const char **line, size_t *size);
 
-/* Reads a line with a decimal integer. Sets *boolean, unless it is NULL, to whether the line is "00" or "01". */
-xt_status xt_unpickler_take_decimal(xt_unpickler *u, int64_t *value, bool *boolean);
+/* Reads a line with the index of a memo entry. */
+xt_status xt_unpickler_take_index(xt_unpickler *u, uint64_t *index);
 
 xt_status xt_unpickler_push_decimal(xt_unpickler *u, bool may_be_bool);
 xt_status xt_unpickler_push_decimal_float(xt_unpickler *u);

@@ -80,6 +80,21 @@ static void safetensors(void) {
   CHECK(is_refused(BYTES("\x02\0\0\0\0\0\0\0"), XT_STATUS_corrupt, ""));
 }
 
+/* The first bytes of a safetensors file are a number, so they may look like anything. */
+static void safetensors_before_everything_else(void) {
+  CHECK(is_format(BYTES("\x3c\0\0\0\0\0\0\0{\"a\""), &xt_safetensors_format));     /* HTML */
+  CHECK(is_format(BYTES("\x1f\x8b\x08\0\0\0\0\0{\"a\""), &xt_safetensors_format)); /* gzip */
+  CHECK(is_format(BYTES("PK\3\4\0\0\0\0{\"a\""), &xt_safetensors_format));
+  CHECK(is_format(BYTES("\x80\x02}\0\0\0\0\0{}"), &xt_safetensors_format));
+  CHECK(is_format(BYTES("]q\0\0\0\0\0\0{ \"a\""), &xt_safetensors_format));
+  CHECK(is_format(BYTES("\x08\0\0\0\0\0\0\0 \t\r\n{}"), &xt_safetensors_format));
+  CHECK(is_format(BYTES("\x40\0\0\0\0\0\0\0          "), &xt_safetensors_format));
+  /* and others whose bytes look like its length */
+  CHECK(is_format(BYTES("]q\0X\5\0\0\0{abc}a."), &xt_plain_pickle_format));
+  CHECK(is_format(BYTES("\x1f\x8b\x08\0\0\0\0\0\2\xff"), &xt_gzip_format));
+  CHECK(is_format(BYTES("PK\3\4\0\0\x08\x08\0\0"), &xt_zip_format));
+}
+
 static void plain_pickles_of_every_protocol(void) {
   for (char protocol = 0; protocol <= 5; protocol++)
     CHECK(is_format((char[]){'\x80', protocol, '}', '.'}, 4, &xt_plain_pickle_format));
@@ -89,6 +104,11 @@ static void plain_pickles_of_every_protocol(void) {
   CHECK(is_format(BYTES("]q\0."), &xt_plain_pickle_format));
   CHECK(is_format(BYTES("}q\0."), &xt_plain_pickle_format));
   CHECK(is_format(BYTES("ccollections\nOrderedDict\n"), &xt_plain_pickle_format));
+  CHECK(is_format(BYTES("Vtext\np0\n."), &xt_plain_pickle_format));
+  CHECK(is_format(BYTES("F1.5\n."), &xt_plain_pickle_format));
+  CHECK(is_format(BYTES("(icollections\nOrderedDict\n"), &xt_plain_pickle_format));
+  CHECK(is_format(BYTES("L119547037146038801333356L\n.I1001\n."), &xt_legacy_format));
+  CHECK(is_format(BYTES("L119547037146038801333357L\n."), &xt_plain_pickle_format));
 }
 
 static void refuses_the_rest_with_a_reason(void) {
@@ -97,11 +117,27 @@ static void refuses_the_rest_with_a_reason(void) {
   CHECK(is_refused(BYTES("version https://git-lfs.github.com/spec/v1\n"), XT_STATUS_corrupt, "git lfs pull"));
   CHECK(is_refused(BYTES("<!DOCTYPE html><html>"), XT_STATUS_corrupt, "HTML"));
   CHECK(is_refused(BYTES("\r\n  <html>"), XT_STATUS_corrupt, "HTML"));
+  CHECK(is_refused(BYTES("<HTML><Title>\n Sign in </Title>"), XT_STATUS_corrupt, "checkpoint: \"Sign in \""));
+  CHECK(is_refused(BYTES("<html><body>caf\xe9"), XT_STATUS_corrupt, "HTML"));
+  CHECK(is_refused(BYTES("<\0\0\0"), XT_STATUS_corrupt, "3c 00 00 00"));
+  CHECK(is_refused(BYTES("{\"error\": \"gated\n repo\"}"), XT_STATUS_corrupt,
+                   "JSON, not a checkpoint: \"{\"error\": \"gated\\x0a repo\"}\""));
+  CHECK(is_refused(BYTES("\xef\xbb\xbf"
+                         "Access to model x is restricted"),
+                   XT_STATUS_corrupt, "text, not a checkpoint: \"Access"));
+  CHECK(is_refused(BYTES("could not resolve host: example.com\n"), XT_STATUS_corrupt, "\"could not"));
+  CHECK(is_refused(BYTES("curl: (22) The requested URL returned error: 404"), XT_STATUS_corrupt, "\"curl"));
+  CHECK(is_refused(BYTES("(The requested URL"), XT_STATUS_corrupt, "\"(The"));
+  CHECK(is_refused(BYTES("N.B. not found"), XT_STATUS_corrupt, "\"N.B."));
+  CHECK(is_refused(BYTES("--x\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nPK\3\4"), XT_STATUS_corrupt,
+                   "multipart"));
+  CHECK(is_refused(BYTES("--x\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n(dp0"), XT_STATUS_corrupt,
+                   "multipart"));
   CHECK(is_refused(BYTES("\x89PNG\r\n\x1a\n"), XT_STATUS_corrupt, "89 50 4e 47"));
   CHECK(is_refused(BYTES("\x7f"
                          "ELF"),
                    XT_STATUS_corrupt, "7f 45 4c 46"));
-  CHECK(is_refused(BYTES("hello world"), XT_STATUS_corrupt, "68 65 6c 6c"));
+  CHECK(is_refused(BYTES("hello world"), XT_STATUS_corrupt, "text, not a checkpoint: \"hello world\""));
   CHECK(is_refused(BYTES("P"), XT_STATUS_corrupt, "50"));
   CHECK(is_refused(BYTES("PK"), XT_STATUS_corrupt, "50 4b"));
   CHECK(is_refused(BYTES("\0"), XT_STATUS_corrupt, "00"));
@@ -109,5 +145,5 @@ static void refuses_the_rest_with_a_reason(void) {
 
 int main(void) {
   return RUN_TESTS("detect", zip_and_gzip, legacy_files_of_every_protocol, tar_files, torch_streams, safetensors,
-                   plain_pickles_of_every_protocol, refuses_the_rest_with_a_reason);
+                   safetensors_before_everything_else, plain_pickles_of_every_protocol, refuses_the_rest_with_a_reason);
 }

@@ -35,7 +35,12 @@ static void unescapes_byte_strings(void) {
        "\0\xff"
        "Az",
        4},
-      {"\\q", "q", 1},
+      {"\\q\\", "\\q\\", 3},
+      {"\\a\\b\\f\\v", "\a\b\f\v", 4},
+      {"\\0\\101\\3777\\8",
+       "\0A\xff"
+       "7\\8",
+       6},
       {"end\\", "end\\", 4},
       {"\xe9", "\xe9", 1},
       {"\\x", NULL, 0},
@@ -55,6 +60,10 @@ static void unescapes_unicode(void) {
       {"\xe9\xff", "\xc3\xa9\xc3\xbf", 4}, /* Latin-1 */
       {"\\ud83d", "\xed\xa0\xbd", 3},      /* a lone surrogate stays one */
       {"\\n \\x41 \\", "\\n \\x41 \\", 9}, /* other escapes are not special */
+      {"\\U0001f600", "\xf0\x9f\x98\x80", 4},
+      {"\\\\u0041 \\\\\\u0041", "\\\\u0041 \\\\A", 11},
+      {"\\U00110000", NULL, 0},
+      {"\\U0001f60", NULL, 0},
       {"\\u", NULL, 0},
       {"\\u004", NULL, 0},
       {"\\u00g1", NULL, 0},

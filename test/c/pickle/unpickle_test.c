@@ -61,9 +61,9 @@ static const refusal refusals[] = {
     {P("\202\1."), XT_STATUS_forbidden, "copyreg extension code 1", 0, 0},
     {P("\227."), XT_STATUS_unsupported, "out-of-band", 0, 0},
     /* numbers and texts */
-    {P("I" BIG "0\n."), C, "does not fit in 64 bits", 0, 0},
     {P("Ix\n."), C, "invalid decimal integer", 0, 0},
-    {P("I\n."), XT_STATUS_unsupported, "0 digits", 0, 0},
+    {P("I\n."), C, "without digits", 0, 0},
+    {P("L-L\n."), C, "without digits", 0, 0},
     {P("F1.5x\n."), C, "invalid decimal float", 0, 0},
     {P("F\n."), C, "invalid decimal float", 0, 0},
     {P("I12"), XT_STATUS_truncated, "INT", 0, 0},

@@ -18,7 +18,7 @@ defmodule ExTorch.Checkpoint.Hostile.ZipTest do
           {"git-lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:1", :corrupt,
            "git lfs pull"},
           {"gzip", <<0x1F, 0x8B, 8, 0, 0>>, :truncated, "gzip"},
-          {"text", "hello world", :corrupt, "unknown file format"},
+          {"text", "hello world", :corrupt, "text, not a checkpoint"},
           {"empty zip", <<"PK", 5, 6, 0::144>>, :corrupt, "without records"},
           {"one byte", "P", :corrupt, "unknown file format"}
         ] do
