@@ -1,1 +1,4 @@
-[inputs: ["{mix,.formatter}.exs", "{lib,test,bench,scripts}/**/*.{ex,exs}"]]
+[
+  inputs: ["{mix,.formatter}.exs", "{lib,test,bench,scripts}/**/*.{ex,exs}"],
+  locals_without_parens: [nif: 1]
+]

@@ -24,7 +24,8 @@ defmodule ExTorch do
 
   import Kernel, except: [abs: 1, div: 2, max: 2, min: 2, round: 1, floor: 1, ceil: 1]
 
-  alias ExTorch.{Device, DType, Error, Memory, Native, Options, Tensor}
+  alias ExTorch.{Device, DType, Error, Native, Options, Tensor}
+  alias ExTorch.Native.Call
 
   @type scalar ::
           number() | boolean() | :nan | :infinity | :neg_infinity | ExTorch.Python.Complex.t()
@@ -57,7 +58,7 @@ defmodule ExTorch do
     opts = Options.validate!(opts, [:dtype, :device])
     dtype = opts[:dtype] && DType.normalize!(opts[:dtype])
     device = Device.check!(opts[:device] || :cpu)
-    Memory.run!(fn -> Native.tensor(numbers, dtype, device) end)
+    Error.unwrap!(Call.tensor(numbers, dtype, device))
   end
 
   @doc """
@@ -95,7 +96,7 @@ defmodule ExTorch do
 
   def op(name, args, kwargs) when is_binary(name) and is_list(args) and is_list(kwargs) do
     if byte_size(name) in 1..255 do
-      Memory.run!(fn -> Native.op(name, args, kwargs) end)
+      Error.unwrap!(Call.op(name, args, kwargs))
     else
       raise Error.new(
               :not_found,

@@ -1,9 +1,12 @@
-/* Batch loads: read many tensors of an open checkpoint, in steps. */
+/* Batch loads: read many tensors of an open checkpoint, in steps.
+ *
+ *   batch_load_begin → batch_load_step (files) or batch_load_fill (sources) until :done → batch_load_finish
+ *   batch_load_close at any time
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/checkpoint/batch_load.h"
-#include "core/memory/memory.h"
 #include "nif/busy.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
@@ -11,7 +14,7 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-/* A batch load in progress. It has entered the checkpoint until it is closed. Only one caller at a time can use it. */
+/* A batch load in progress. It holds the checkpoint until it is closed. */
 typedef struct {
   xt_busy busy;
   bool begun;
@@ -43,8 +46,7 @@ static void close_load(batch_load *self) {
   } else {
     xt_batch_load_free(&self->load);
   }
-  xt_checkpoint_leave(self->checkpoint);
-  enif_release_resource(self->checkpoint);
+  xt_checkpoint_let_go(self->checkpoint);
 }
 
 static void destroy_batch_load(ErlNifEnv *env, void *object) {
@@ -75,128 +77,119 @@ static xt_status get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, ba
   return XT_STATUS_ok;
 }
 
-/* Marks the storages of the entries and sums up the bytes of their tensors. */
-static uint64_t select_storages(const batch_load *self, const xt_checkpoint *c, bool *wanted) {
-  uint64_t bytes = 0;
+static uint64_t add_saturated(uint64_t a, uint64_t b) { return b > INT64_MAX - a ? INT64_MAX : a + b; }
+
+/* Sums up the bytes of the tensors, of all and for each storage. */
+static uint64_t sum_bytes(const batch_load *self, const xt_checkpoint *c, uint64_t *used) {
+  uint64_t total = 0;
   for (size_t i = 0; i < self->count; i++) {
     const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
-    bytes += (uint64_t)xt_tensor_desc_bytes(t);
-    if (bytes > INT64_MAX) bytes = INT64_MAX; /* each tensor is below 2^63 bytes, so the sum cannot wrap */
-    if (t->storage != XT_NO_STORAGE) wanted[t->storage] = true;
-    for (uint32_t part = 0; part < t->part_count; part++) wanted[t->more->parts[part]->storage] = true;
+    uint64_t bytes = (uint64_t)xt_tensor_desc_bytes(t);
+    total = add_saturated(total, bytes);
+    if (t->storage != XT_NO_STORAGE) used[t->storage] = add_saturated(used[t->storage], bytes + 1);
+    for (uint32_t part = 0; part < t->part_count; part++)
+      if (t->more->parts[part]->storage != XT_NO_STORAGE) used[t->more->parts[part]->storage] = INT64_MAX;
   }
-  return bytes;
+  return total;
 }
 
-/* The caller has entered the checkpoint. Once `begun` is set, the batch load leaves it in its destructor. */
-static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource *resource, bool verify,
-                       uint64_t *tensor_bytes, xt_error *error) {
+/* Returns whether to read the storage as a whole. If only little of it is used, and `sparing`, batch_load_finish reads
+ * the tensors alone. A storage that is compressed or verified is read as a whole in any case. */
+static bool is_wanted(const xt_checkpoint *c, size_t storage, uint64_t used, bool sparing) {
+  const xt_record *record = c->records[storage];
+  return used && record && (!sparing || record->method != XT_RECORD_STORED || used >= record->size / 2);
+}
+
+static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource *resource, bool verify, bool sparing,
+                       xt_error *error) {
   const xt_checkpoint *c = &resource->handle->checkpoint;
-  bool *wanted = calloc(c->rebuild.storage_count + 1, sizeof *wanted);
-  if (!wanted) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
-  *tensor_bytes = select_storages(self, c, wanted);
-  xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
-  xt_status status = xt_batch_load_begin(&self->load, &reader, wanted, error);
+  size_t storages = c->rebuild.storage_count;
+  uint64_t *used = calloc(storages + 1, sizeof *used);
+  bool *wanted = calloc(storages + 1, sizeof *wanted);
+  xt_status status =
+      used && wanted ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
+  if (status == XT_STATUS_ok) status = xt_checkpoint_check_total(resource->handle, sum_bytes(self, c, used), error);
+  if (status == XT_STATUS_ok) {
+    for (size_t i = 0; i < storages; i++) wanted[i] = is_wanted(c, i, used[i], sparing && !verify);
+    xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
+    status = xt_batch_load_begin(&self->load, &reader, wanted, error);
+    xt_checkpoint_hold(resource);
+    self->checkpoint = resource;
+    self->begun = true;
+  }
+  free(used);
   free(wanted);
-  enif_keep_resource(resource);
-  self->checkpoint = resource;
-  self->begun = true;
   return status;
 }
 
-/* batch_load_begin(checkpoint, [entry's index] | :all, verify?)
- *   :: {:ok, {batch_load, bytes to read, bytes of all tensors}, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  uint64_t tensor_bytes = 0;
+static ERL_NIF_TERM begin_load(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
   xt_error error;
-  bool verify;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !xt_get_bool(env, argv[2], &verify)) return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  bool verify, sparing;
+  if (!xt_get_bool(env, argv[2], &verify) || !xt_get_bool(env, argv[3], &sparing)) return enif_make_badarg(env);
   batch_load *self = enif_alloc_resource(xt_batch_load_type, sizeof *self);
   memset(self, 0, sizeof *self);
   ERL_NIF_TERM term = enif_make_resource(env, self);
   enif_release_resource(self);
   xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, self, &error);
-  bool valid = status != XT_STATUS_bad_argument;
-  if (status == XT_STATUS_ok) status = begin(env, self, resource, verify, &tensor_bytes, &error);
-  if (!self->begun) xt_checkpoint_leave(resource);
-  if (!valid) return enif_make_badarg(env);
+  if (status == XT_STATUS_bad_argument) return enif_make_badarg(env);
+  if (status == XT_STATUS_ok) status = begin(env, self, resource, verify, sparing, &error);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(
-      env, enif_make_tuple3(env, term, enif_make_uint64(env, self->load.total), enif_make_uint64(env, tensor_bytes)));
+  return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, self->load.total)));
+}
+
+/* batch_load_begin(checkpoint, [entry's index] | :all, verify?, sparing?)
+ *   :: {:ok, {batch_load, bytes to read}, 0} | {:error, e}
+ *
+ * If `sparing?`, storages of which only a small part is used are not read as a whole. Not for sources. */
+ERL_NIF_TERM xt_nif_batch_load_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, begin_load);
 }
 
 /* ---- Steps ---- */
 
-/* After this many tensors, asks whether the caller is alive. */
-enum { STOP_TENSORS = 1024 };
+/* One step of a batch load. Sets *value to its result. */
+typedef xt_status batch_call(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                             xt_error *error);
 
-/* Makes the list of all tensors. A tensor that the file contains several times is made once. */
-static xt_status make_tensors(ErlNifEnv *env, const batch_load *self, ERL_NIF_TERM *out, xt_error *error) {
-  const xt_checkpoint *c = self->load.reader.checkpoint;
-  ERL_NIF_TERM *terms = enif_alloc((self->count + 1) * sizeof *terms);
-  ERL_NIF_TERM *first = calloc(c->index.count + 1, sizeof *first); /* the term by 1 + the tensor's first entry */
-  xt_status status =
-      terms && first ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
-  xt_storage_origin origin = {c, NULL, self->load.regions};
-  size_t made = 0;
-  for (; made < self->count && status == XT_STATUS_ok; made++) {
-    const xt_tensor_desc *tensor = c->index.entries[self->entries[made]].tensor;
-    terms[made] = first[tensor->first_entry];
-    if (terms[made]) continue;
-    status = xt_materialize_term(env, &origin, tensor, &terms[made], error);
-    first[tensor->first_entry] = terms[made];
-    if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1)
-      status = xt_record_reader_check_stop(&self->load.reader, error);
+/* The wrapper of the NIFs below: enters the batch load, runs the call and leaves. A call returns bad_argument, without
+ * a message, for a term of the wrong type. */
+static ERL_NIF_TERM run(ErlNifEnv *env, const ERL_NIF_TERM argv[], batch_call *call) {
+  batch_load *self;
+  ERL_NIF_TERM value = xt_am_nil;
+  xt_error error = {.status = XT_STATUS_ok};
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self)) return enif_make_badarg(env);
+  xt_status status = xt_busy_enter(&self->busy, "using this batch load", &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (self->begun) {
+    self->load.reader.context = env;
+    status = call(env, self, argv, &value, &error);
+  } else {
+    status = xt_error_set(&error, XT_STATUS_released, "this batch load is closed; start a new one");
   }
-  if (status == XT_STATUS_ok) *out = enif_make_list_from_array(env, terms, (unsigned)self->count);
-  else if (made) xt_release_terms(env, terms, made - 1); /* the last one failed */
-  enif_free(terms);
-  free(first);
+  xt_busy_leave(&self->busy);
+  bool badarg = status == XT_STATUS_bad_argument && error.status == XT_STATUS_ok;
+  return badarg ? enif_make_badarg(env) : xt_make_result(env, status, value, &error);
+}
+
+static xt_status step(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                      xt_error *error) {
+  ErlNifUInt64 bytes;
+  bool finished = false;
+  if (!enif_get_uint64(env, argv[1], &bytes)) return XT_STATUS_bad_argument;
+  xt_status status = xt_batch_load_step(&self->load, bytes, &finished, error);
+  if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(self->checkpoint->handle, status, error);
+  *value = finished ? xt_am_done : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, self->load.done));
   return status;
 }
 
-/* Enters a batch load for one call. Returns false and the error's term in *out if it is closed or in use. */
-static bool enter_load(ErlNifEnv *env, batch_load *self, ERL_NIF_TERM *out) {
-  xt_error error;
-  bool entered = xt_busy_enter(&self->busy, "using this batch load", &error) == XT_STATUS_ok;
-  if (entered && self->begun) {
-    self->load.reader.context = env;
-    return true;
-  }
-  if (entered) {
-    xt_busy_leave(&self->busy);
-    xt_error_set(&error, XT_STATUS_released, "this batch load is closed; start a new one");
-  }
-  *out = xt_make_error(env, &error);
-  return false;
-}
-
-/* batch_load_step(batch_load, bytes) :: {:ok, {:more, bytes done} | {:done, [tensor]}, bytes} | {:error, e} */
+/* batch_load_step(batch_load, bytes) :: {:ok, {:more, bytes done} | :done, bytes} | {:error, e} */
 ERL_NIF_TERM xt_nif_batch_load_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  batch_load *self;
-  ErlNifUInt64 budget;
-  xt_error error;
-  bool finished = false;
-  ERL_NIF_TERM list = xt_am_nil;
   (void)argc;
-  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || !enif_get_uint64(env, argv[1], &budget))
-    return enif_make_badarg(env);
-  if (!enter_load(env, self, &list)) return list;
-  xt_checkpoint_handle *handle = self->checkpoint->handle;
-  xt_status status = xt_batch_load_step(&self->load, budget, &finished, &error);
-  if (finished || status != XT_STATUS_ok) status = xt_checkpoint_check_file(handle, status, &error);
-  if (status == XT_STATUS_ok && finished) status = make_tensors(env, self, &list, &error);
-  uint64_t done = self->load.done;
-  xt_busy_leave(&self->busy);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  return xt_make_ok(env, finished ? enif_make_tuple2(env, xt_am_done, list)
-                                  : enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done)));
+  return run(env, argv, step);
 }
 
-static xt_status fill(batch_load *self, ERL_NIF_TERM binary, xt_error *error) {
+static xt_status take_bytes(batch_load *self, ERL_NIF_TERM binary, xt_error *error) {
   xt_region *bytes = xt_region_from_binary(binary);
   if (!bytes) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   xt_status status = xt_batch_load_fill(&self->load, bytes, error);
@@ -204,27 +197,45 @@ static xt_status fill(batch_load *self, ERL_NIF_TERM binary, xt_error *error) {
   return status;
 }
 
-/* batch_load_fill(batch_load, binary | nil) :: {:ok, {:need, offset, size, bytes done} | {:done, [tensor]}, bytes} |
- *   {:error, e}     for a file that Elixir reads: takes the bytes that the call before it needed */
-ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  batch_load *self;
-  xt_error error;
+static xt_status fill(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                      xt_error *error) {
   xt_need need = {0, 0, NULL};
-  ERL_NIF_TERM list = xt_am_nil;
-  (void)argc;
   bool first = argv[1] == xt_am_nil;
-  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self) || (!first && !enif_is_binary(env, argv[1])))
-    return enif_make_badarg(env);
-  if (!enter_load(env, self, &list)) return list;
-  xt_status status = first ? XT_STATUS_ok : fill(self, argv[1], &error);
-  if (status == XT_STATUS_ok) status = xt_batch_load_need(&self->load, &need, &error);
-  if (status == XT_STATUS_ok && !need.size) status = make_tensors(env, self, &list, &error);
-  uint64_t done = self->load.done;
-  xt_busy_leave(&self->busy);
-  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
-  if (!need.size) return xt_make_ok(env, enif_make_tuple2(env, xt_am_done, list));
-  return xt_make_ok(env, enif_make_tuple4(env, xt_am_need, enif_make_uint64(env, need.offset),
-                                          enif_make_uint64(env, need.size), enif_make_uint64(env, done)));
+  if (!first && !enif_is_binary(env, argv[1])) return XT_STATUS_bad_argument;
+  xt_status status = first ? XT_STATUS_ok : take_bytes(self, argv[1], error);
+  if (status == XT_STATUS_ok) status = xt_batch_load_need(&self->load, &need, error);
+  *value = need.size ? enif_make_tuple4(env, xt_am_need, enif_make_uint64(env, need.offset),
+                                        enif_make_uint64(env, need.size), enif_make_uint64(env, self->load.done))
+                     : xt_am_done;
+  return status;
+}
+
+/* batch_load_fill(batch_load, binary | nil) :: {:ok, {:need, offset, size, bytes done} | :done, bytes} | {:error, e}
+ *   for a file that Elixir reads: takes the bytes that the call before it needed */
+ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return run(env, argv, fill);
+}
+
+static xt_status finish(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                        xt_error *error) {
+  xt_batch_load *load = &self->load;
+  xt_object_style style;
+  bool whole = argv[1] != xt_am_nil;
+  bool complete = self->count == load->reader.checkpoint->index.count;
+  if (whole && (!complete || !xt_get_object_style(env, argv[1], &style))) return XT_STATUS_bad_argument;
+  if (load->failed || load->next < load->count || load->region) return XT_STATUS_bad_argument;
+  xt_storage_origin origin = {load->reader.checkpoint, &load->reader, load->regions};
+  xt_status status =
+      xt_materialize_entries(env, &origin, self->entries, self->count, whole ? &style : NULL, value, error);
+  return xt_checkpoint_check_file(self->checkpoint->handle, status, error);
+}
+
+/* batch_load_finish(batch_load, nil | {ordered?, MapSet of one element}) :: {:ok, [tensor] | object, bytes} |
+ *   {:error, e}     called after :done; the object needs all entries */
+ERL_NIF_TERM xt_nif_batch_load_finish(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return run(env, argv, finish);
 }
 
 /* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */

@@ -13,16 +13,18 @@ void xt_checkpoint_handle_free(xt_reapable *self) {
   free(handle);
 }
 
-xt_checkpoint_handle *xt_checkpoint_handle_new(void) {
+xt_checkpoint_handle *xt_checkpoint_handle_new(const xt_checkpoint_options *options) {
   xt_checkpoint_handle *handle = calloc(1, sizeof *handle);
   if (!handle) return NULL;
   handle->reapable.run = xt_checkpoint_handle_free;
   handle->file.fd = -1;
+  handle->total_bytes = options->total_bytes;
   return handle;
 }
 
-/* Returns true if the checkpoint was open, that is for the first call only. */
-static bool close_resource(xt_checkpoint_resource *resource) {
+/* ---- The state word ---- */
+
+bool xt_checkpoint_close(xt_checkpoint_resource *resource) {
   uint_least64_t before = atomic_fetch_or(&resource->state, 1);
   if (before == 0) xt_reaper_push(&resource->handle->reapable);
   return !(before & 1);
@@ -30,32 +32,63 @@ static bool close_resource(xt_checkpoint_resource *resource) {
 
 static void destroy_checkpoint(ErlNifEnv *env, void *object) {
   (void)env;
-  close_resource(object);
+  xt_checkpoint_close(object);
 }
 
 const ErlNifResourceTypeInit xt_checkpoint_callbacks = {.dtor = destroy_checkpoint};
 
-bool xt_get_checkpoint(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_resource **out) {
-  return enif_get_resource(env, term, xt_checkpoint_type, (void **)out);
+static void leave(xt_checkpoint_resource *resource) {
+  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_reaper_push(&resource->handle->reapable);
 }
 
-xt_status xt_checkpoint_enter_unopened(xt_checkpoint_resource *resource, xt_error *error) {
+void xt_checkpoint_hold(xt_checkpoint_resource *resource) {
+  enif_keep_resource(resource);
+  atomic_fetch_add(&resource->state, 2);
+}
+
+void xt_checkpoint_let_go(xt_checkpoint_resource *resource) {
+  leave(resource);
+  enif_release_resource(resource);
+}
+
+static ERL_NIF_TERM make_closed(ErlNifEnv *env) {
+  return xt_make_failure(env, XT_STATUS_released, "the checkpoint is closed; open it again");
+}
+
+ERL_NIF_TERM xt_checkpoint_run(ErlNifEnv *env, const ERL_NIF_TERM argv[], xt_checkpoint_call *call) {
+  xt_checkpoint_resource *resource;
+  if (!enif_get_resource(env, argv[0], xt_checkpoint_type, (void **)&resource)) return enif_make_badarg(env);
   uint_least64_t state = atomic_load(&resource->state);
   do {
-    if (state & 1) return xt_error_set(error, XT_STATUS_released, "the checkpoint is closed; open it again");
+    if (state & 1) return make_closed(env);
   } while (!atomic_compare_exchange_weak(&resource->state, &state, state + 2));
-  return XT_STATUS_ok;
+  ERL_NIF_TERM result = resource->handle->open
+                            ? call(env, resource, argv)
+                            : xt_make_failure(env, XT_STATUS_bad_argument, "the checkpoint is not open yet");
+  leave(resource);
+  return result;
 }
 
-xt_status xt_checkpoint_enter(xt_checkpoint_resource *resource, xt_error *error) {
-  xt_status status = xt_checkpoint_enter_unopened(resource, error);
-  if (status != XT_STATUS_ok || resource->handle->open) return status;
-  xt_checkpoint_leave(resource);
-  return xt_error_set(error, XT_STATUS_bad_argument, "the checkpoint is not open yet");
+ERL_NIF_TERM xt_checkpoint_run_exclusively(ErlNifEnv *env, const ERL_NIF_TERM argv[], xt_checkpoint_call *call) {
+  xt_checkpoint_resource *resource;
+  uint_least64_t idle = 0;
+  if (!enif_get_resource(env, argv[0], xt_checkpoint_type, (void **)&resource)) return enif_make_badarg(env);
+  if (!atomic_compare_exchange_strong(&resource->state, &idle, 2))
+    return idle & 1 ? make_closed(env)
+                    : xt_make_failure(env, XT_STATUS_busy, "another process is using this checkpoint");
+  ERL_NIF_TERM result = call(env, resource, argv);
+  leave(resource);
+  return result;
 }
 
-void xt_checkpoint_leave(xt_checkpoint_resource *resource) {
-  if (atomic_fetch_sub(&resource->state, 2) == 3) xt_reaper_push(&resource->handle->reapable);
+/* ---- For the other files ---- */
+
+xt_status xt_checkpoint_check_total(const xt_checkpoint_handle *handle, uint64_t bytes, xt_error *error) {
+  if (bytes <= handle->total_bytes) return XT_STATUS_ok;
+  return xt_error_set(
+      error, XT_STATUS_limit,
+      "the tensors have %llu bytes, which exceeds the limit of %llu; raise it with limits: [total_bytes: n]",
+      (unsigned long long)bytes, (unsigned long long)handle->total_bytes);
 }
 
 xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status status, xt_error *error) {
@@ -92,6 +125,6 @@ ERL_NIF_TERM xt_make_checkpoint(ErlNifEnv *env, xt_checkpoint_handle *handle) {
 ERL_NIF_TERM xt_nif_checkpoint_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_checkpoint_resource *resource;
   (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource)) return enif_make_badarg(env);
-  return xt_make_bool(close_resource(resource));
+  if (!enif_get_resource(env, argv[0], xt_checkpoint_type, (void **)&resource)) return enif_make_badarg(env);
+  return xt_make_bool(xt_checkpoint_close(resource));
 }

@@ -122,83 +122,87 @@ static bool make_entry(entry_maker *m, size_t i, ERL_NIF_TERM *out) {
   return true;
 }
 
-/* The wrapper of the NIFs below: enters the checkpoint, makes the term and leaves. */
-typedef bool describe_fn(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *out);
-
 static ERL_NIF_TERM make_no_memory(ErlNifEnv *env) {
   return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while describing the checkpoint");
 }
 
-static ERL_NIF_TERM describe(ErlNifEnv *env, ERL_NIF_TERM term, describe_fn *make) {
-  xt_checkpoint_resource *resource;
-  xt_error error;
-  if (!xt_get_checkpoint(env, term, &resource)) return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  ERL_NIF_TERM value;
-  bool made = make(env, &resource->handle->checkpoint, &value);
-  xt_checkpoint_leave(resource);
-  return made ? xt_make_ok(env, value) : make_no_memory(env);
-}
-
-static bool make_keys(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *out) {
+static ERL_NIF_TERM keys(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  const xt_index *index = &resource->handle->checkpoint.index;
   ERL_NIF_TERM list = enif_make_list(env, 0);
-  for (size_t i = c->index.count; i-- > 0;)
-    list = enif_make_list_cell(env, xt_make_text(env, c->index.entries[i].name, c->index.entries[i].name_size), list);
-  *out = list;
-  return true;
+  (void)argv;
+  for (size_t i = index->count; i-- > 0;)
+    list = enif_make_list_cell(env, xt_make_text(env, index->entries[i].name, index->entries[i].name_size), list);
+  return xt_make_ok(env, list);
 }
 
 /* checkpoint_keys(checkpoint) :: {:ok, [name], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
-  return describe(env, argv[0], make_keys);
+  return xt_checkpoint_run(env, argv, keys);
 }
 
-static bool make_entries(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *list) {
-  entry_maker maker = {.env = env, .c = c};
+static bool make_entries(entry_maker *maker, ERL_NIF_TERM *list) {
   ERL_NIF_TERM entry;
   bool made = true;
-  *list = enif_make_list(env, 0);
-  for (size_t i = c->index.count; made && i-- > 0;) {
-    made = make_entry(&maker, i, &entry);
-    if (made) *list = enif_make_list_cell(env, entry, *list);
+  *list = enif_make_list(maker->env, 0);
+  for (size_t i = maker->c->index.count; made && i-- > 0;) {
+    made = make_entry(maker, i, &entry);
+    if (made) *list = enif_make_list_cell(maker->env, entry, *list);
   }
+  return made;
+}
+
+/* The list of the entries with the name. */
+static bool make_named(entry_maker *maker, const ErlNifBinary *name, ERL_NIF_TERM *list) {
+  const xt_index *index = &maker->c->index;
+  const size_t *last = xt_table_get(&index->names, name->data, name->size);
+  ERL_NIF_TERM entry;
+  int count = 0;
+  bool made = true;
+  *list = enif_make_list(maker->env, 0);
+  for (size_t next = last ? *last + 1 : 0; made && next && count < XT_MAX_SAME_NAME;
+       next = index->same[next - 1], count++) {
+    made = make_entry(maker, next - 1, &entry);
+    if (made) *list = enif_make_list_cell(maker->env, entry, *list);
+  }
+  return made;
+}
+
+bool xt_make_named_entries(ErlNifEnv *env, const xt_checkpoint *c, const ErlNifBinary *name, ERL_NIF_TERM *list) {
+  entry_maker maker = {.env = env, .c = c};
+  bool made = make_named(&maker, name, list);
   free_maker(&maker);
   return made;
 }
 
-/* checkpoint_entries(checkpoint) :: {:ok, [%Entry{}], 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return describe(env, argv[0], make_entries);
+/* Makes a list with a list of entries for each name. Sets *valid to false if `names` is not a list of binaries. */
+static bool make_all_named(entry_maker *maker, ERL_NIF_TERM names, bool *valid, ERL_NIF_TERM *out) {
+  ERL_NIF_TERM head, named, reversed = enif_make_list(maker->env, 0);
+  ErlNifBinary name;
+  while (enif_get_list_cell(maker->env, names, &head, &names)) {
+    if (!enif_inspect_binary(maker->env, head, &name)) return *valid = false;
+    if (!make_named(maker, &name, &named)) return false;
+    reversed = enif_make_list_cell(maker->env, named, reversed);
+  }
+  *valid = enif_is_empty_list(maker->env, names);
+  return enif_make_reverse_list(maker->env, reversed, out);
 }
 
-enum { MAX_ENTRIES = 20 };
-
-/* checkpoint_entry(checkpoint, name) :: {:ok, [%Entry{}], 0} | {:error, e}     all entries with the name, at most
- * MAX_ENTRIES */
-ERL_NIF_TERM xt_nif_checkpoint_entry(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  ErlNifBinary name;
-  xt_error error;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name))
-    return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  const xt_checkpoint *c = &resource->handle->checkpoint;
-  entry_maker maker = {.env = env, .c = c};
-  ERL_NIF_TERM list = enif_make_list(env, 0), entry;
-  const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
-  int count = 0;
-  bool made = true;
-  for (size_t next = last ? *last + 1 : 0; made && next && count < MAX_ENTRIES;
-       next = c->index.same[next - 1], count++) {
-    made = make_entry(&maker, next - 1, &entry);
-    if (made) list = enif_make_list_cell(env, entry, list);
-  }
+static ERL_NIF_TERM entries(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  entry_maker maker = {.env = env, .c = &resource->handle->checkpoint};
+  ERL_NIF_TERM list;
+  bool valid = true;
+  bool made = argv[1] == xt_am_all ? make_entries(&maker, &list) : make_all_named(&maker, argv[1], &valid, &list);
   free_maker(&maker);
-  xt_checkpoint_leave(resource);
+  if (!valid) return enif_make_badarg(env);
   return made ? xt_make_ok(env, list) : make_no_memory(env);
+}
+
+/* checkpoint_entries(checkpoint, :all | [name]) :: {:ok, [%Entry{}] | [[%Entry{}]], 0} | {:error, e}     for names, the
+ * entries of each: none, one, or several, at most XT_MAX_SAME_NAME */
+ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, entries);
 }
 
 static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
@@ -209,61 +213,63 @@ static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
   return xt_make_struct(env, keys, values, 3);
 }
 
-static bool make_metadata(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *out) {
+static ERL_NIF_TERM metadata(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  const xt_checkpoint *c = &resource->handle->checkpoint;
   ERL_NIF_TERM keys[] = {xt_am_alignment,      xt_am_byteorder, xt_am_compression, xt_am_format,
                          xt_am_format_version, xt_am_metadata,  xt_am_next_offset, xt_am_version};
   const char *texts[] = {c->alignment, c->format_version, c->version};
-  ERL_NIF_TERM terms[3], metadata;
+  ERL_NIF_TERM terms[3], own;
+  (void)argv;
   for (int i = 0; i < 3; i++) terms[i] = *texts[i] ? xt_make_text(env, texts[i], strlen(texts[i])) : xt_am_nil;
-  if (!c->metadata) metadata = enif_make_new_map(env);
-  else if (!xt_make_node(env, c, c->metadata, &metadata)) return false;
+  if (!c->metadata) own = enif_make_new_map(env);
+  else if (!xt_make_node(env, c, c->metadata, &own)) return make_no_memory(env);
   ERL_NIF_TERM values[] = {terms[0],
                            c->big_endian ? xt_am_big : xt_am_little,
                            c->unpacked ? xt_am_gzip : xt_am_nil,
                            enif_make_atom(env, xt_checkpoint_format(c)),
                            terms[1],
-                           metadata,
+                           own,
                            c->next ? enif_make_uint64(env, c->next) : xt_am_nil,
                            terms[2]};
-  *out = xt_make_struct(env, keys, values, 8);
-  return true;
+  return xt_make_ok(env, xt_make_struct(env, keys, values, 8));
 }
 
 /* checkpoint_metadata(checkpoint) :: {:ok, map, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_metadata(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
-  return describe(env, argv[0], make_metadata);
+  return xt_checkpoint_run(env, argv, metadata);
 }
 
-static bool make_storages(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *out) {
+static ERL_NIF_TERM storages(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  const xt_checkpoint *c = &resource->handle->checkpoint;
   ERL_NIF_TERM list = enif_make_list(env, 0);
+  (void)argv;
   for (size_t i = c->rebuild.storage_count; i-- > 0;)
     list = enif_make_list_cell(env, make_storage(env, &c->rebuild.storages[i]), list);
-  *out = list;
-  return true;
+  return xt_make_ok(env, list);
 }
 
 /* checkpoint_storages(checkpoint) :: {:ok, [map], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_storages(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
-  return describe(env, argv[0], make_storages);
+  return xt_checkpoint_run(env, argv, storages);
 }
 
-static bool make_records(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM *out) {
-  const xt_records *d = &c->directory;
+static ERL_NIF_TERM records(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  const xt_records *d = &resource->handle->checkpoint.directory;
   ERL_NIF_TERM list = enif_make_list(env, 0);
+  (void)argv;
   for (size_t i = d->count; i-- > 0;) {
     const xt_record *record = &d->list[i];
     bool in_root = record->name_size >= d->root_size && !memcmp(record->name, d->list[0].name, d->root_size);
     size_t skip = in_root ? d->root_size : 0;
     list = enif_make_list_cell(env, xt_make_text(env, record->name + skip, record->name_size - skip), list);
   }
-  *out = list;
-  return true;
+  return xt_make_ok(env, list);
 }
 
 /* checkpoint_records(checkpoint) :: {:ok, [name], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_records(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
-  return describe(env, argv[0], make_records);
+  return xt_checkpoint_run(env, argv, records);
 }

@@ -6,14 +6,15 @@
 
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
-  ErlNifUInt64 numbers[6];
+  ErlNifUInt64 numbers[7];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 9 || !xt_get_bool(env, items[0], &out->strict) ||
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 10 || !xt_get_bool(env, items[0], &out->strict) ||
       !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
-  for (int i = 0; i < 6; i++)
+  for (int i = 0; i < 7; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
   out->offset = numbers[5];
+  out->total_bytes = numbers[6];
   out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
@@ -43,7 +44,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   xt_error error;
   (void)argc;
   if (!xt_get_path(env, argv[0], path) || !xt_get_checkpoint_options(env, argv[1], &opts)) return enif_make_badarg(env);
-  xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
+  xt_checkpoint_handle *handle = xt_checkpoint_handle_new(&opts);
   if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   xt_status status = xt_file_open(&handle->file, path, &error);
   if (status == XT_STATUS_ok) {
@@ -54,6 +55,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   }
   if (status == XT_STATUS_ok) status = xt_file_check(&handle->file, &error);
   if (status == XT_STATUS_ok && opts.mmap) status = xt_region_map(&handle->file, &handle->memory, &error);
+  handle->mapped = opts.mmap;
   return make_opened(env, handle, status, &error);
 }
 
@@ -63,7 +65,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
   xt_error error;
   (void)argc;
   if (!enif_is_binary(env, argv[0]) || !xt_get_checkpoint_options(env, argv[1], &opts)) return enif_make_badarg(env);
-  xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
+  xt_checkpoint_handle *handle = xt_checkpoint_handle_new(&opts);
   if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   handle->memory = xt_region_from_binary(argv[0]);
   if (!handle->memory) {
@@ -80,11 +82,11 @@ xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkp
                                  xt_error *error) {
   xt_checkpoint_options opts;
   if (!xt_get_checkpoint_options(env, options, &opts)) return XT_STATUS_bad_argument;
-  xt_checkpoint_handle *handle = xt_checkpoint_handle_new();
+  xt_checkpoint_handle *handle = xt_checkpoint_handle_new(&opts);
   if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "%s", no_memory);
   xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify, error);
   *made = xt_make_checkpoint(env, handle);
-  xt_get_checkpoint(env, *made, out);
-  enif_keep_resource(*out);
-  return xt_checkpoint_enter_unopened(*out, error);
+  enif_get_resource(env, *made, xt_checkpoint_type, (void **)out);
+  xt_checkpoint_hold(*out);
+  return XT_STATUS_ok;
 }

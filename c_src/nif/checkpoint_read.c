@@ -5,41 +5,59 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 
-static xt_status read_tensor(ErlNifEnv *env, xt_checkpoint_handle *handle, size_t entry, bool verify, xt_tensor **out,
-                             xt_error *error) {
+enum { BRIEF_BYTES = 16 << 10, BRIEF_PERCENT = 2 };
+
+/* Whether the tensor can be read in microseconds: a small one, in memory that is not a mapped file. */
+static bool is_brief(const xt_checkpoint_handle *handle, const xt_tensor_desc *t, bool verify) {
   const xt_checkpoint *c = &handle->checkpoint;
-  const xt_tensor_desc *t = c->index.entries[entry].tensor;
-  xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, verify);
-  xt_storage_origin origin = {c, &reader, NULL};
-  if (!xt_torch->has_dtype(t->dtype))
-    return xt_error_set(error, XT_STATUS_unsupported,
-                        "dtype %s is not supported by the linked LibTorch (%s); read the bytes with "
-                        "ExTorch.Checkpoint.read_storage/2",
-                        xt_dtype_get(t->dtype)->name, xt_torch->version);
-  xt_status status = xt_materialize_tensor(&origin, t, out, error);
-  bool created = status == XT_STATUS_ok;
-  status = xt_checkpoint_check_file(handle, status, error);
-  if (created && status != XT_STATUS_ok) xt_tensor_drop(*out);
-  return status;
+  return handle->memory && !handle->mapped && !c->unpacked && !verify && xt_materialize_is_plain(c, t) &&
+         c->records[t->storage]->method == XT_RECORD_STORED && xt_tensor_desc_bytes(t) <= BRIEF_BYTES;
 }
 
-/* checkpoint_tensor(checkpoint, entry's index, verify?) :: {:ok, tensor, bytes} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  ErlNifUInt64 entry;
+/* Sets *entry to the entry's index, or *others to the entries with the name if there is not exactly one. Returns false
+ * for a term of the wrong type. */
+static bool find_entry(ErlNifEnv *env, const xt_checkpoint *c, ERL_NIF_TERM term, size_t *entry, ERL_NIF_TERM *others) {
+  ErlNifUInt64 i;
+  ErlNifBinary name;
+  *others = 0;
+  if (enif_get_uint64(env, term, &i)) return (*entry = i) < c->index.count;
+  if (!enif_inspect_binary(env, term, &name)) return false;
+  const size_t *last = xt_table_get(&c->index.names, name.data, name.size);
+  if (last && !c->index.same[*last]) *entry = *last;
+  else if (!xt_make_named_entries(env, c, &name, others)) *others = enif_make_list(env, 0);
+  return true;
+}
+
+static ERL_NIF_TERM tensor(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_handle *handle = resource->handle;
+  xt_checkpoint *c = &handle->checkpoint;
+  ERL_NIF_TERM others;
   xt_tensor *tensor = NULL;
   xt_error error;
+  size_t entry = 0;
   bool verify;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &entry) ||
-      !xt_get_bool(env, argv[2], &verify))
+  if (!xt_get_bool(env, argv[2], &verify) || !find_entry(env, c, argv[1], &entry, &others))
     return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  bool exists = entry < resource->handle->checkpoint.index.count;
-  xt_status status = XT_STATUS_ok;
-  if (exists) status = read_tensor(env, resource->handle, entry, verify, &tensor, &error);
-  xt_checkpoint_leave(resource);
-  return exists ? xt_make_tensor_result(env, status, tensor, &error) : enif_make_badarg(env);
+  if (others) return xt_make_ok(env, others);
+  const xt_tensor_desc *t = c->index.entries[entry].tensor;
+  bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (!on_dirty && !is_brief(handle, t, verify))
+    return enif_schedule_nif(env, "checkpoint_tensor", XT_DIRTY_IO, xt_nif_checkpoint_tensor, 3, argv);
+  if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
+  xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, verify);
+  xt_status status = xt_materialize_supported(&(xt_storage_origin){c, &reader, NULL}, t, &tensor, &error);
+  bool created = status == XT_STATUS_ok;
+  status = xt_checkpoint_check_file(handle, status, &error);
+  if (created && status != XT_STATUS_ok) xt_tensor_drop(tensor);
+  return xt_make_tensor_result(env, status, tensor, &error);
+}
+
+/* checkpoint_tensor(checkpoint, name | entry's index, verify?) :: {:ok, tensor | [%Entry{}], bytes} | {:error, e}
+ *
+ * Returns the entries with the name if there are none or several. */
+ERL_NIF_TERM xt_nif_checkpoint_tensor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, tensor);
 }
 
 /* Reads bytes [from, from + size) of a record; up to its end if `to_end`. */
@@ -58,23 +76,17 @@ static xt_status read_range(const xt_record_reader *reader, xt_record *record, u
   return status;
 }
 
-/* checkpoint_read_record(checkpoint, record's name, from, size | nil, verify?)
- *   :: {:ok, binary | nil, bytes} | {:error, e}     nil if there is no such record */
-ERL_NIF_TERM xt_nif_checkpoint_read_record(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
+static ERL_NIF_TERM read_record(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  xt_checkpoint_handle *handle = resource->handle;
   ErlNifBinary name;
   ErlNifUInt64 from, size = 0;
   ERL_NIF_TERM binary = xt_am_nil;
   xt_region *region;
   xt_error error;
   bool verify, to_end = argv[3] == xt_am_nil;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_inspect_binary(env, argv[1], &name) ||
-      !enif_get_uint64(env, argv[2], &from) || (!to_end && !enif_get_uint64(env, argv[3], &size)) ||
-      !xt_get_bool(env, argv[4], &verify))
+  if (!enif_inspect_binary(env, argv[1], &name) || !enif_get_uint64(env, argv[2], &from) ||
+      (!to_end && !enif_get_uint64(env, argv[3], &size)) || !xt_get_bool(env, argv[4], &verify))
     return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  xt_checkpoint_handle *handle = resource->handle;
   xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, verify);
   xt_record *record = xt_checkpoint_find(&handle->checkpoint, (char *)name.data, name.size);
   xt_status status = XT_STATUS_ok;
@@ -82,7 +94,12 @@ ERL_NIF_TERM xt_nif_checkpoint_read_record(ErlNifEnv *env, int argc, const ERL_N
     status = read_range(&reader, record, from, size, to_end, &region, &error);
     if (status == XT_STATUS_ok) binary = xt_make_region_binary(env, region, region->data, region->size);
   }
-  status = xt_checkpoint_check_file(handle, status, &error);
-  xt_checkpoint_leave(resource);
-  return xt_make_result(env, status, binary, &error);
+  return xt_make_result(env, xt_checkpoint_check_file(handle, status, &error), binary, &error);
+}
+
+/* checkpoint_read_record(checkpoint, record's name, from, size | nil, verify?)
+ *   :: {:ok, binary | nil, bytes} | {:error, e}     nil if there is no such record */
+ERL_NIF_TERM xt_nif_checkpoint_read_record(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, read_record);
 }

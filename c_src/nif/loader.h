@@ -25,9 +25,12 @@ typedef struct {
   size_t *first, *waiting;            /* the entries of storage s are waiting[first[s]] … waiting[first[s + 1] - 1] */
   size_t *users;                      /* per storage: entries that are not created yet */
   bool *counted;                      /* per storage: it was complete and is subtracted from `missing` */
-  bool plain;                         /* every selected tensor can be created in microseconds */
-  size_t next_immediate;              /* the next entry to check for needing no storage */
-  int64_t charged;                    /* bytes of these arrays in the budget */
+  size_t *selected;                   /* the indices of the selected entries, in order */
+  size_t selected_count;
+  bool deferred;         /* the tensors are created at the end, by loader_finish */
+  bool plain;            /* every selected tensor can be created in microseconds, or later */
+  size_t next_immediate; /* the next entry to check for needing no storage */
+  int64_t charged;       /* bytes of these arrays in the budget */
 } xt_loader;
 
 /* The tensors that a call has created. */
@@ -37,10 +40,12 @@ typedef struct {
   size_t count;
 } xt_ready_tensors;
 
-/* Selects the entries to create: a flag for each entry. Called once, after the parser has described the checkpoint. */
-xt_status xt_loader_select(xt_loader *loader, const bool *selected, xt_error *error);
+/* Selects the entries to create: a flag for each entry, or NULL for all. Called once, after the parser has described
+ * the checkpoint. Fails if their tensors exceed the limit. Sets *bytes to the bytes that must arrive. */
+xt_status xt_loader_select(xt_loader *loader, const bool *selected, uint64_t *bytes, xt_error *error);
 
-/* Creates the entries that need no storage, such as meta tensors. Called once, after xt_loader_select. */
+/* Creates the entries that need no storage, such as meta tensors. Called once, after xt_loader_select. Like the next
+ * function, does nothing if creation is deferred. */
 xt_status xt_loader_make_immediate(xt_loader *loader, xt_ready_tensors *out, xt_error *error);
 
 /* Creates the entries whose last missing storage is this one. */

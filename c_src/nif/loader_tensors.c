@@ -12,7 +12,7 @@ const xt_loader_limits xt_loader_brief_limits = {256 << 10, 32, true};
 
 /* What the arrays of a loader take. Most entries wait for one storage. */
 enum {
-  ENTRY_COST = sizeof(uint32_t) + sizeof(size_t),
+  ENTRY_COST = sizeof(uint32_t) + 2 * sizeof(size_t),
   STORAGE_COST = 2 * sizeof(size_t) + sizeof(bool),
 };
 
@@ -49,19 +49,15 @@ static void add_waiting(xt_loader *loader, size_t entry, uint32_t storage) {
   loader->waiting[loader->first[storage]++] = entry;
 }
 
-static bool is_plain(const xt_checkpoint *c, const xt_tensor_desc *t) {
-  return t->layout == XT_LAYOUT_STRIDED && t->storage != XT_NO_STORAGE && c->records[t->storage] && !t->part_count &&
-         !t->quantized && !t->conj && !t->neg;
-}
-
 /* Counts the storages of each selected entry and the entries of each storage. */
 static void count_users(xt_loader *loader, const bool *selected) {
   const xt_checkpoint *c = loader->push.checkpoint;
   loader->plain = true;
   for (size_t i = 0; i < c->index.count; i++) {
-    if (selected[i]) {
+    if (!selected || selected[i]) {
       each_storage(loader, i, count_user);
-      loader->plain &= is_plain(c, c->index.entries[i].tensor);
+      loader->plain &= xt_materialize_is_plain(c, c->index.entries[i].tensor);
+      loader->selected[loader->selected_count++] = i;
     } else {
       loader->missing[i] = UINT32_MAX;
     }
@@ -69,9 +65,25 @@ static void count_users(xt_loader *loader, const bool *selected) {
   /* the entries of one storage are created in the same call */
   for (size_t i = 0; i < c->rebuild.storage_count; i++)
     loader->plain &= loader->users[i] <= xt_loader_brief_limits.tensors;
+  loader->plain |= loader->deferred;
 }
 
-xt_status xt_loader_select(xt_loader *loader, const bool *selected, xt_error *error) {
+static uint64_t add_saturated(uint64_t a, uint64_t b) { return b > INT64_MAX - a ? INT64_MAX : a + b; }
+
+/* Checks the bytes of all tensors, and of their storages, against the limit. */
+static xt_status check_sizes(const xt_loader *loader, uint64_t *bytes, xt_error *error) {
+  const xt_checkpoint *c = loader->push.checkpoint;
+  uint64_t tensors = 0;
+  *bytes = 0;
+  for (size_t i = 0; i < loader->selected_count; i++)
+    tensors = add_saturated(tensors, (uint64_t)xt_tensor_desc_bytes(c->index.entries[loader->selected[i]].tensor));
+  for (size_t i = 0; i < loader->push.storages; i++)
+    if (loader->push.wanted[i] && !c->rebuild.storages[i].data)
+      *bytes = add_saturated(*bytes, c->rebuild.storages[i].bytes);
+  return xt_checkpoint_check_total(loader->checkpoint->handle, *bytes > tensors ? *bytes : tensors, error);
+}
+
+xt_status xt_loader_select(xt_loader *loader, const bool *selected, uint64_t *to_receive, xt_error *error) {
   const xt_checkpoint *c = loader->push.checkpoint;
   size_t entries = c->index.count, storages = c->rebuild.storage_count;
   int64_t bytes = (int64_t)(entries * ENTRY_COST + storages * STORAGE_COST);
@@ -81,18 +93,20 @@ xt_status xt_loader_select(xt_loader *loader, const bool *selected, xt_error *er
   loader->users = calloc(storages + 1, sizeof *loader->users);
   loader->first = calloc(storages + 2, sizeof *loader->first);
   loader->counted = calloc(storages + 1, sizeof *loader->counted);
-  if (!loader->missing || !loader->users || !loader->first || !loader->counted) return no_memory(error);
+  loader->selected = calloc(entries + 1, sizeof *loader->selected);
+  if (!loader->missing || !loader->users || !loader->first || !loader->counted || !loader->selected)
+    return no_memory(error);
   memset(loader->push.wanted, 0, storages);
   count_users(loader, selected);
   for (size_t i = 0; i < storages; i++) loader->first[i + 1] += loader->first[i];
   loader->waiting = calloc(loader->first[storages] + 1, sizeof *loader->waiting);
   if (!loader->waiting) return no_memory(error);
   for (size_t i = 0; i < entries; i++)
-    if (selected[i]) each_storage(loader, i, add_waiting);
+    if (!selected || selected[i]) each_storage(loader, i, add_waiting);
   /* add_waiting has advanced every start to the start of the next storage */
   memmove(loader->first + 1, loader->first, storages * sizeof *loader->first);
   loader->first[0] = 0;
-  return XT_STATUS_ok;
+  return check_sizes(loader, to_receive, error);
 }
 
 /* ---- Creation ---- */
@@ -125,6 +139,7 @@ static xt_status make_entry(xt_loader *loader, size_t i, xt_ready_tensors *out, 
 xt_status xt_loader_make_immediate(xt_loader *loader, xt_ready_tensors *out, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   size_t count = loader->push.checkpoint->index.count;
+  if (loader->deferred) loader->next_immediate = count + 1;
   for (; loader->next_immediate < count && status == XT_STATUS_ok; loader->next_immediate++)
     if (!loader->missing[loader->next_immediate]) status = make_entry(loader, loader->next_immediate, out, error);
   return status;
@@ -132,7 +147,7 @@ xt_status xt_loader_make_immediate(xt_loader *loader, xt_ready_tensors *out, xt_
 
 xt_status xt_loader_storage_complete(xt_loader *loader, size_t storage, xt_ready_tensors *out, xt_error *error) {
   xt_status status = XT_STATUS_ok;
-  if (loader->counted[storage]) return status;
+  if (loader->deferred || loader->counted[storage]) return status;
   loader->counted[storage] = true;
   for (size_t i = loader->first[storage]; i < loader->first[storage + 1] && status == XT_STATUS_ok; i++) {
     size_t entry = loader->waiting[i];

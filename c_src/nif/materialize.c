@@ -1,5 +1,6 @@
 #include "nif/materialize.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "nif/frozen_binary.h"
@@ -53,12 +54,18 @@ static xt_status make_meta(const xt_tensor_desc *t, xt_tensor **out, xt_error *e
   return status;
 }
 
+static xt_status get_view(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_view *out, xt_error *error) {
+  xt_region *region = origin->regions ? origin->regions[t->storage] : NULL;
+  if (!region && !origin->reader) return xt_error_set(error, XT_STATUS_corrupt, "the data of a storage is missing");
+  if (!region) return xt_record_reader_view(origin->reader, t, out, error);
+  xt_record_reader_view_region(region, t, out);
+  return XT_STATUS_ok;
+}
+
 static xt_status make_strided(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_dtype dtype, xt_tensor **out,
                               xt_error *error) {
   xt_view view;
-  xt_status status = XT_STATUS_ok;
-  if (origin->reader) status = xt_record_reader_view(origin->reader, t, &view, error);
-  else xt_record_reader_view_region(origin->regions[t->storage], t, &view);
+  xt_status status = get_view(origin, t, &view, error);
   if (status != XT_STATUS_ok) return status;
   xt_foreign memory = {.data = view.data,
                        .dtype = dtype,
@@ -143,7 +150,8 @@ xt_status xt_materialize_tensor(const xt_storage_origin *origin, const xt_tensor
   return status;
 }
 
-ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view) {
+/* Makes a %RawTensor{}. Takes ownership of the view's region. */
+static ERL_NIF_TERM make_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view) {
   int64_t span = 1;
   for (uint32_t d = 0; d < t->ndim; d++) {
     if (!t->sizes[d]) span = -INT64_MAX;
@@ -161,12 +169,13 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, c
                               ERL_NIF_TERM *out, xt_error *error) {
   xt_tensor *tensor = NULL;
   xt_view view;
+  xt_status status;
   if (!xt_torch->has_dtype(t->dtype) && !is_sparse(t) && !is_meta(origin->checkpoint, t)) {
-    xt_record_reader_view_region(origin->regions[t->storage], t, &view);
-    *out = xt_materialize_raw(env, t, &view);
-    return XT_STATUS_ok;
+    status = get_view(origin, t, &view, error);
+    if (status == XT_STATUS_ok) *out = make_raw(env, t, &view);
+    return status;
   }
-  xt_status status = xt_materialize_tensor(origin, t, &tensor, error);
+  status = xt_materialize_tensor(origin, t, &tensor, error);
   if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
   return status;
 }
@@ -175,4 +184,57 @@ void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count) {
   xt_tensor_resource *tensor;
   for (size_t i = 0; i < count; i++)
     if (xt_get_tensor(env, terms[i], &tensor)) xt_nif_tensor_release(env, 1, &terms[i]);
+}
+
+/* After this many tensors, asks whether the caller is alive. */
+enum { STOP_TENSORS = 1024 };
+
+/* `first` has room for one term per entry, by the index of a tensor's first entry. */
+static xt_status make_terms(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
+                            ERL_NIF_TERM *terms, ERL_NIF_TERM *first, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  size_t made = 0;
+  for (; made < count && status == XT_STATUS_ok; made++) {
+    const xt_tensor_desc *tensor = origin->checkpoint->index.entries[entries[made]].tensor;
+    terms[made] = first[tensor->first_entry];
+    if (terms[made]) continue;
+    status = xt_materialize_term(env, origin, tensor, &terms[made], error);
+    first[tensor->first_entry] = terms[made];
+    if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1 && !enif_is_current_process_alive(env))
+      status = xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
+  }
+  if (status != XT_STATUS_ok) xt_release_terms(env, terms, made - 1); /* the last one failed */
+  return status;
+}
+
+xt_status xt_materialize_entries(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
+                                 const xt_object_style *style, ERL_NIF_TERM *out, xt_error *error) {
+  ERL_NIF_TERM *terms = enif_alloc((count + 1) * sizeof *terms);
+  ERL_NIF_TERM *first = calloc(origin->checkpoint->index.count + 1, sizeof *first);
+  xt_status status =
+      terms && first ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
+  if (status == XT_STATUS_ok) status = make_terms(env, origin, entries, count, terms, first, error);
+  if (status == XT_STATUS_ok && style) {
+    status = xt_make_object(env, origin->checkpoint, terms, *style, out, error);
+    if (status != XT_STATUS_ok) xt_release_terms(env, terms, count);
+  } else if (status == XT_STATUS_ok) {
+    *out = enif_make_list_from_array(env, terms, (unsigned)count);
+  }
+  enif_free(terms);
+  free(first);
+  return status;
+}
+
+xt_status xt_materialize_supported(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
+                                   xt_error *error) {
+  if (xt_torch->has_dtype(t->dtype)) return xt_materialize_tensor(origin, t, out, error);
+  return xt_error_set(error, XT_STATUS_unsupported,
+                      "dtype %s is not supported by the linked LibTorch (%s); read the bytes with "
+                      "ExTorch.Checkpoint.read_storage/2",
+                      xt_dtype_get(t->dtype)->name, xt_torch->version);
+}
+
+bool xt_materialize_is_plain(const xt_checkpoint *c, const xt_tensor_desc *t) {
+  return t->layout == XT_LAYOUT_STRIDED && t->storage != XT_NO_STORAGE && c->records[t->storage] && !t->part_count &&
+         !t->quantized && !t->conj && !t->neg;
 }

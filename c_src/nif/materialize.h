@@ -5,16 +5,17 @@
 #include <erl_nif.h>
 
 #include "core/checkpoint/record_reader.h"
+#include "nif/object.h"
 #include "torch/torch.h"
 
-/* Where the bytes of the tensors come from: a reader, or storages that are already in memory. */
+/* Where the bytes of the tensors come from: storages that are already in memory, and a reader for the others. */
 typedef struct {
   const xt_checkpoint *checkpoint;
-  const xt_record_reader *reader; /* NULL to use `regions` */
-  xt_region *const *regions;      /* of each storage */
+  const xt_record_reader *reader; /* may be NULL if `regions` has all storages */
+  xt_region *const *regions;      /* of each storage; may be NULL */
 } xt_storage_origin;
 
-/* Makes a %Tensor{}, or a %RawTensor{} if LibTorch does not have the dtype. The storages must be in memory. */
+/* Makes a %Tensor{}, or a %RawTensor{} if LibTorch does not have the dtype. */
 xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
                               ERL_NIF_TERM *out, xt_error *error);
 
@@ -22,11 +23,20 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, c
  * garbage collection of the caller. */
 void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count);
 
+/* Makes the tensors of the entries: as a list, or in place in the whole object if there is a style, which needs all
+ * entries. A tensor that the file contains several times is made once. */
+xt_status xt_materialize_entries(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
+                                 const xt_object_style *style, ERL_NIF_TERM *out, xt_error *error);
+
 /* Creates a strided, meta, sparse or quantized tensor, with its conj and neg bits and its requires_grad flag. */
 xt_status xt_materialize_tensor(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
                                 xt_error *error);
 
-/* Makes a %RawTensor{}, for a dtype that LibTorch does not have. Takes ownership of the view's region. */
-ERL_NIF_TERM xt_materialize_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *view);
+/* Same, but fails with `:unsupported` if LibTorch does not have the dtype. */
+xt_status xt_materialize_supported(const xt_storage_origin *origin, const xt_tensor_desc *t, xt_tensor **out,
+                                   xt_error *error);
+
+/* Whether the tensor needs nothing but the bytes of one storage, so that it can be created in microseconds. */
+bool xt_materialize_is_plain(const xt_checkpoint *c, const xt_tensor_desc *t);
 
 #endif

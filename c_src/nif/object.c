@@ -303,29 +303,47 @@ bool xt_make_node(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, E
   return build(&b, node, out);
 }
 
-/* checkpoint_object(checkpoint, tuple with a term for each tensor, ordered?, MapSet of one element)
- *   :: {:ok, term, 0} | {:error, e} */
-ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  xt_checkpoint_resource *resource;
-  builder b = {.env = env, .set = argv[3]};
-  ERL_NIF_TERM term;
-  xt_error error;
+bool xt_get_object_style(ErlNifEnv *env, ERL_NIF_TERM term, xt_object_style *out) {
+  const ERL_NIF_TERM *parts;
   int arity;
-  (void)argc;
-  if (!xt_get_checkpoint(env, argv[0], &resource) || !enif_get_tuple(env, argv[1], &arity, &b.tensors) ||
-      !xt_get_bool(env, argv[2], &b.ordered) || !enif_is_map(env, argv[3]))
-    return enif_make_badarg(env);
-  if (xt_checkpoint_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
-  b.c = &resource->handle->checkpoint;
-  b.tensor_count = (size_t)arity;
-  bool complete = b.tensor_count == b.c->index.count;
-  size_t shared = b.c->index.shared + 1;
+  if (!enif_get_tuple(env, term, &arity, &parts) || arity != 2) return false;
+  out->set = parts[1];
+  return xt_get_bool(env, parts[0], &out->ordered) && enif_is_map(env, parts[1]);
+}
+
+xt_status xt_make_object(ErlNifEnv *env, const xt_checkpoint *c, const ERL_NIF_TERM *tensors, xt_object_style style,
+                         ERL_NIF_TERM *out, xt_error *error) {
+  builder b = {.env = env,
+               .c = c,
+               .tensors = tensors,
+               .tensor_count = c->index.count,
+               .ordered = style.ordered,
+               .set = style.set};
+  size_t shared = c->index.shared + 1;
   b.shared = enif_alloc(shared * sizeof *b.shared);
   if (b.shared) memset(b.shared, 0, shared * sizeof *b.shared);
-  bool built = complete && b.shared && build(&b, b.c->root, &term);
+  bool built = b.shared && build(&b, c->root, out);
   enif_free(b.shared);
-  xt_checkpoint_leave(resource);
-  if (!complete) return enif_make_badarg(env);
-  if (!built) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while building the object");
-  return xt_make_ok(env, term);
+  return built ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while building the object");
+}
+
+static ERL_NIF_TERM object(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  const xt_checkpoint *c = &resource->handle->checkpoint;
+  const ERL_NIF_TERM *tensors;
+  ERL_NIF_TERM term = xt_am_nil;
+  xt_object_style style;
+  xt_error error;
+  int arity;
+  if (!enif_get_tuple(env, argv[1], &arity, &tensors) || (size_t)arity != c->index.count ||
+      !xt_get_object_style(env, argv[2], &style))
+    return enif_make_badarg(env);
+  xt_status status = xt_make_object(env, c, tensors, style, &term, &error);
+  return xt_make_result(env, status, term, &error);
+}
+
+/* checkpoint_object(checkpoint, tuple with a term for each tensor, {ordered?, MapSet of one element})
+ *   :: {:ok, term, 0} | {:error, e} */
+ERL_NIF_TERM xt_nif_checkpoint_object(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, object);
 }

@@ -42,7 +42,8 @@ defmodule ExTorch.Archive do
     * `:timeout` - the timeout of each callback in milliseconds, or `:infinity`. Defaults to 60,000.
   """
 
-  alias ExTorch.{Error, Memory, Native, Options, Tensor}
+  alias ExTorch.{Error, Native, Options, Tensor}
+  alias ExTorch.Native.Call
   alias ExTorch.Archive.{Input, Output}
 
   @type writer ::
@@ -226,10 +227,10 @@ defmodule ExTorch.Archive do
   end
 
   defp start(job, ref, chunk, timeout),
-    do: Memory.run(fn -> Native.archive_start(job, ref, chunk, timeout) end)
+    do: Call.archive_start(job, ref, chunk, timeout)
 
   defp answer(job, answer), do: Native.archive_answer(job, answer)
-  defp result(job), do: Memory.run(fn -> Native.archive_result(job) end)
+  defp result(job), do: Call.archive_result(job)
 
   defp finish(job, state, side, failure) do
     result = result(job)

@@ -72,7 +72,8 @@ defmodule ExTorch.Checkpoint do
     StateDict
   }
 
-  alias ExTorch.{Error, Filter, Memory, Native, Tensor}
+  alias ExTorch.{Error, Filter, Native, Tensor}
+  alias ExTorch.Native.Call
 
   @behaviour Access
 
@@ -138,7 +139,7 @@ defmodule ExTorch.Checkpoint do
 
   defp open_native(path, opts) when is_binary(path) do
     if ExTorch.Options.path?(path),
-      do: Memory.run(fn -> Native.checkpoint_open(path, opts) end),
+      do: Call.checkpoint_open(path, opts),
       else:
         {:error,
          Error.new(
@@ -159,7 +160,7 @@ defmodule ExTorch.Checkpoint do
   end
 
   defp open_binary(binary, opts),
-    do: Memory.run(fn -> Native.checkpoint_open_binary(binary, opts) end)
+    do: Call.checkpoint_open_binary(binary, opts)
 
   @doc """
   Closes the handle.
@@ -270,9 +271,8 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Reads one tensor. The name is as in `entry/2`."
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(%__MODULE__{} = ckpt, name) do
-    with {:ok, entry} <- entry(ckpt, name), do: Reader.tensor(ckpt, entry)
-  end
+  def tensor(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name),
+    do: Reader.tensor(ckpt, name)
 
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()
@@ -293,7 +293,7 @@ defmodule ExTorch.Checkpoint do
     filtered
     |> Options.select(entries(ckpt))
     |> Error.unwrap!()
-    |> Stream.map(&{&1.name, Error.unwrap!(Reader.tensor(ckpt, &1))})
+    |> Stream.map(&{&1.name, Error.unwrap!(Reader.entry(ckpt, &1))})
   end
 
   @doc """
@@ -461,7 +461,7 @@ defimpl Enumerable, for: ExTorch.Checkpoint do
     read = fn start, count, step ->
       for i <- Enum.take(Stream.iterate(start, &(&1 + step)), count) do
         entry = elem(entries, i)
-        {entry.name, Error.unwrap!(Reader.tensor(ckpt, entry))}
+        {entry.name, Error.unwrap!(Reader.entry(ckpt, entry))}
       end
     end
 

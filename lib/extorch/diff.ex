@@ -169,7 +169,7 @@ defmodule ExTorch.Diff do
   # Tensors of several storages, and dtypes that LibTorch does not support, are only read by a batch load.
   defp read(ckpt, %{kind: kind, dtype: dtype} = entry) do
     if kind in [:tensor, :parameter] and DType.supported?(dtype) do
-      Reader.tensor(ckpt, entry)
+      Reader.entry(ckpt, entry)
     else
       with {:ok, [tensor]} <- BatchLoad.tensors(ckpt, [entry]), do: {:ok, tensor}
     end

@@ -3,12 +3,13 @@ defmodule ExTorch.JSON do
   # Reads JSON files with the strict parser of the native library. Only regular files are read, up to a limit, and not
   # through Erlang's file server, which a FIFO would block for all processes.
 
-  alias ExTorch.{Error, Memory, Native, Options}
+  alias ExTorch.{Error, Options}
+  alias ExTorch.Native.Call
 
   @spec read(Path.t(), non_neg_integer()) :: {:ok, term()} | {:error, Error.t()}
   def read(path, max_bytes) do
     if Options.path?(path),
-      do: Error.put_path(Memory.run(fn -> Native.json_read(path, max_bytes) end), path),
+      do: Error.put_path(Call.json_read(path, max_bytes), path),
       else: {:error, Error.new(:not_found, "expected a path")}
   end
 end

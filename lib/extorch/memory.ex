@@ -18,7 +18,7 @@ defmodule ExTorch.Memory do
   of the same size. It is not counted.
   """
 
-  alias ExTorch.{Config, Error, Native}
+  alias ExTorch.{Config, Native}
 
   @key :extorch_native_bytes
 
@@ -79,19 +79,7 @@ defmodule ExTorch.Memory do
   defp collect_begin, do: Native.memory_collect_begin()
   defp collect_wait(mark, rounds), do: Native.memory_collect_wait(mark, rounds, @wait_ms)
 
-  # Calls a NIF that may allocate memory. Accounts for the allocated bytes, and calls the NIF again after a garbage
-  # collection if the budget was exceeded.
-  @doc false
-  @spec run((() -> Native.result(value))) :: {:ok, value} | {:error, ExTorch.Error.t()}
-        when value: term()
-  def run(nif) do
-    case account(nif.()) do
-      {:collect, _} -> run_again(nif)
-      other -> other
-    end
-  end
-
-  # Accounts for the bytes that a NIF allocated. The caller handles {:collect, error}.
+  # Accounts for the bytes that a NIF allocated. ExTorch.Native.Call, or another caller, handles {:collect, error}.
   @doc false
   @spec account(Native.result(value)) ::
           {:ok, value} | {:collect, ExTorch.Error.t()} | {:error, ExTorch.Error.t()}
@@ -102,19 +90,6 @@ defmodule ExTorch.Memory do
   end
 
   def account(other), do: other
-
-  @doc false
-  @spec run!((() -> Native.result(value))) :: value when value: term()
-  def run!(nif), do: Error.unwrap!(run(nif))
-
-  defp run_again(nif) do
-    collect()
-
-    case account(nif.()) do
-      {:collect, error} -> {:error, error}
-      other -> other
-    end
-  end
 
   defp count(0), do: :ok
 

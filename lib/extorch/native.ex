@@ -2,10 +2,11 @@ defmodule ExTorch.Native do
   @moduledoc false
   # The stubs of the NIFs: names, arities and specs. c_src/nif/table.h has the same list.
   #
-  # A NIF that may allocate memory returns {:ok, value, bytes}, where bytes is the number of native bytes it allocated
-  # (ExTorch.Memory). {:collect, error} means that the budget is exceeded and a garbage collection may help. A term of
-  # the wrong type raises ArgumentError.
+  # A NIF of type result(value) returns {:ok, value, bytes}, where bytes is the number of native bytes it allocated
+  # (ExTorch.Memory). {:collect, error} means that the budget is exceeded and a garbage collection may help. Call these
+  # NIFs through ExTorch.Native.Call. A term of the wrong type raises ArgumentError.
 
+  use ExTorch.Native.Stub
   require Logger
 
   # load/0 also runs when this module has been compiled, and calls these.
@@ -96,268 +97,198 @@ defmodule ExTorch.Native do
     :ok
   end
 
-  @spec native_load(String.t(), non_neg_integer()) :: result([String.t()])
-  def native_load(_path, _threads), do: :erlang.nif_error(not_loaded())
+  nif native_load(path :: String.t(), threads :: non_neg_integer()) :: result([String.t()])
+  nif info() :: {String.t(), pos_integer()}
+  nif manual_seed(seed :: non_neg_integer()) :: :ok
+  nif dtype_supported(dtype :: atom()) :: boolean()
+  nif device_count(type :: :cuda | :mps) :: non_neg_integer()
+  nif device_memory(index :: non_neg_integer()) :: result({non_neg_integer(), non_neg_integer()})
+  nif memory_live() :: %{atom() => non_neg_integer()}
+  nif memory_budget() :: non_neg_integer() | :infinity
+  nif memory_set_budget(bytes :: non_neg_integer() | :infinity) :: :ok
+  nif memory_collect_begin() :: reference()
 
-  @spec info() :: {String.t(), pos_integer()}
-  def info, do: :erlang.nif_error(not_loaded())
+  nif memory_collect_wait(
+        mark :: reference(),
+        rounds :: pos_integer(),
+        milliseconds :: non_neg_integer()
+      ) :: boolean()
 
-  @spec manual_seed(non_neg_integer()) :: :ok
-  def manual_seed(_seed), do: :erlang.nif_error(not_loaded())
+  nif op(name :: String.t(), args :: list(), kwargs :: [{atom() | String.t(), term()}]) ::
+        result(term())
 
-  @spec dtype_supported(atom()) :: boolean()
-  def dtype_supported(_dtype), do: :erlang.nif_error(not_loaded())
+  nif tensor(
+        list :: number() | boolean() | list(),
+        dtype :: atom(),
+        device :: ExTorch.Device.device()
+      ) :: result(ExTorch.Tensor.t())
 
-  @spec device_count(:cuda | :mps) :: non_neg_integer()
-  def device_count(_type), do: :erlang.nif_error(not_loaded())
+  nif tensor_to_list(tensor :: ExTorch.Tensor.t()) :: result(term())
 
-  @spec device_memory(non_neg_integer()) :: result({non_neg_integer(), non_neg_integer()})
-  def device_memory(_index), do: :erlang.nif_error(not_loaded())
+  nif tensor_from_binary(binary :: binary(), shape :: tuple() | list(), dtype :: atom()) ::
+        result(ExTorch.Tensor.t())
 
-  @spec memory_live() :: %{atom() => non_neg_integer()}
-  def memory_live, do: :erlang.nif_error(not_loaded())
+  nif tensor_to_binary(tensor :: ExTorch.Tensor.t()) :: result(binary())
+  nif tensor_strides(tensor :: ExTorch.Tensor.t()) :: result(tuple() | nil)
+  nif tensor_equal(a :: ExTorch.Tensor.t(), b :: ExTorch.Tensor.t()) :: result(boolean())
+  nif tensor_requires_grad(tensor :: ExTorch.Tensor.t()) :: result(boolean())
 
-  @spec memory_budget() :: non_neg_integer() | :infinity
-  def memory_budget, do: :erlang.nif_error(not_loaded())
+  nif tensor_set_requires_grad(tensor :: ExTorch.Tensor.t(), flag :: boolean()) ::
+        result(ExTorch.Tensor.t())
 
-  @spec memory_set_budget(non_neg_integer() | :infinity) :: :ok
-  def memory_set_budget(_bytes), do: :erlang.nif_error(not_loaded())
+  nif tensor_release(tensor :: ExTorch.Tensor.t()) :: :ok
 
-  @spec memory_collect_begin() :: reference()
-  def memory_collect_begin, do: :erlang.nif_error(not_loaded())
+  nif blob_to_blob(tensor :: ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
+        result(ExTorch.Tensor.Blob.t())
 
-  @spec memory_collect_wait(reference(), pos_integer(), non_neg_integer()) :: boolean()
-  def memory_collect_wait(_mark, _rounds, _milliseconds), do: :erlang.nif_error(not_loaded())
+  nif blob_from_blob(info :: map(), owner :: term(), validate :: boolean()) ::
+        result(ExTorch.Tensor.t())
 
-  @spec op(String.t(), list(), [{atom() | String.t(), term()}]) :: result(term())
-  def op(_name, _args, _kwargs), do: :erlang.nif_error(not_loaded())
+  nif lease_keep(tensor :: ExTorch.Tensor.t()) :: result(non_neg_integer())
+  nif lease_release(address :: non_neg_integer()) :: boolean()
 
-  @spec tensor(number() | boolean() | list(), atom(), ExTorch.Device.device()) ::
-          result(ExTorch.Tensor.t())
-  def tensor(_list, _dtype, _device), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_to_list(ExTorch.Tensor.t()) :: result(term())
-  def tensor_to_list(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_from_binary(binary(), tuple() | list(), atom()) :: result(ExTorch.Tensor.t())
-  def tensor_from_binary(_binary, _shape, _dtype), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_to_binary(ExTorch.Tensor.t()) :: result(binary())
-  def tensor_to_binary(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_strides(ExTorch.Tensor.t()) :: result(tuple() | nil)
-  def tensor_strides(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_equal(ExTorch.Tensor.t(), ExTorch.Tensor.t()) :: result(boolean())
-  def tensor_equal(_a, _b), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_requires_grad(ExTorch.Tensor.t()) :: result(boolean())
-  def tensor_requires_grad(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_set_requires_grad(ExTorch.Tensor.t(), boolean()) :: result(ExTorch.Tensor.t())
-  def tensor_set_requires_grad(_tensor, _flag), do: :erlang.nif_error(not_loaded())
-
-  @spec tensor_release(ExTorch.Tensor.t()) :: :ok
-  def tensor_release(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec blob_to_blob(ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
-          result(ExTorch.Tensor.Blob.t())
-  def blob_to_blob(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec blob_from_blob(map(), term(), boolean()) :: result(ExTorch.Tensor.t())
-  def blob_from_blob(_info, _owner, _validate), do: :erlang.nif_error(not_loaded())
-
-  @spec lease_keep(ExTorch.Tensor.t()) :: result(non_neg_integer())
-  def lease_keep(_tensor), do: :erlang.nif_error(not_loaded())
-
-  @spec lease_release(non_neg_integer()) :: boolean()
-  def lease_release(_address), do: :erlang.nif_error(not_loaded())
+  # ---- Checkpoints ----
 
   @type checkpoint :: reference()
   @type checkpoint_options :: ExTorch.Checkpoint.Options.native()
   @type target :: ExTorch.Checkpoint.SourceReader.target()
+  @type style :: {ordered :: boolean(), set :: MapSet.t()}
+  @type range :: {offset :: non_neg_integer(), size :: pos_integer()}
 
-  @spec checkpoint_open(Path.t(), checkpoint_options()) :: result(checkpoint())
-  def checkpoint_open(_path, _options), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_open(path :: Path.t(), options :: checkpoint_options()) :: result(checkpoint())
 
-  @spec checkpoint_open_binary(binary(), checkpoint_options()) :: result(checkpoint())
-  def checkpoint_open_binary(_binary, _options), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_open_binary(binary :: binary(), options :: checkpoint_options()) ::
+        result(checkpoint())
 
-  @spec source_reader_open(non_neg_integer(), checkpoint_options()) ::
-          result({checkpoint(), tuple() | :open})
-  def source_reader_open(_size, _options), do: :erlang.nif_error(not_loaded())
+  nif source_reader_open(size :: non_neg_integer(), options :: checkpoint_options()) ::
+        result({checkpoint(), tuple() | :open})
 
-  @spec source_reader_fill(checkpoint(), binary()) :: result(tuple() | :open)
-  def source_reader_fill(_checkpoint, _bytes), do: :erlang.nif_error(not_loaded())
+  nif source_reader_fill(checkpoint :: checkpoint(), bytes :: binary()) :: result(tuple() | :open)
+  nif checkpoint_close(checkpoint :: checkpoint()) :: boolean()
+  nif checkpoint_keys(checkpoint :: checkpoint()) :: result([String.t()])
 
-  @spec checkpoint_close(checkpoint()) :: boolean()
-  def checkpoint_close(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_entries(checkpoint :: checkpoint(), names :: :all | [String.t()]) ::
+        result([ExTorch.Checkpoint.Entry.t()] | [[ExTorch.Checkpoint.Entry.t()]])
 
-  @spec checkpoint_keys(checkpoint()) :: result([String.t()])
-  def checkpoint_keys(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_metadata(checkpoint :: checkpoint()) :: result(map())
+  nif checkpoint_storages(checkpoint :: checkpoint()) :: result([map()])
+  nif checkpoint_records(checkpoint :: checkpoint()) :: result([String.t()])
 
-  @spec checkpoint_entries(checkpoint()) :: result([ExTorch.Checkpoint.Entry.t()])
-  def checkpoint_entries(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_object(checkpoint :: checkpoint(), tensors :: tuple(), style :: style()) ::
+        result(term())
 
-  @spec checkpoint_entry(checkpoint(), String.t()) :: result([ExTorch.Checkpoint.Entry.t()])
-  def checkpoint_entry(_checkpoint, _name), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_tensor(
+        checkpoint :: checkpoint(),
+        name :: String.t() | non_neg_integer(),
+        verify :: boolean()
+      ) :: result(ExTorch.Tensor.t() | [ExTorch.Checkpoint.Entry.t()])
 
-  @spec checkpoint_metadata(checkpoint()) :: result(map())
-  def checkpoint_metadata(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif checkpoint_read_record(
+        checkpoint :: checkpoint(),
+        name :: String.t(),
+        from :: non_neg_integer(),
+        size :: non_neg_integer() | nil,
+        verify :: boolean()
+      ) :: result(binary() | nil)
 
-  @spec checkpoint_storages(checkpoint()) :: result([map()])
-  def checkpoint_storages(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif source_reader_locate(checkpoint :: checkpoint(), target :: target(), verify :: boolean()) ::
+        result([range()] | nil)
 
-  @spec checkpoint_records(checkpoint()) :: result([String.t()])
-  def checkpoint_records(_checkpoint), do: :erlang.nif_error(not_loaded())
+  nif source_reader_decode(
+        checkpoint :: checkpoint(),
+        target :: target(),
+        verify :: boolean(),
+        pieces :: [{non_neg_integer(), binary()}]
+      ) :: result(ExTorch.Tensor.t() | binary())
 
-  @spec checkpoint_object(checkpoint(), tuple(), boolean(), MapSet.t()) :: result(term())
-  def checkpoint_object(_checkpoint, _tensors, _ordered, _set),
-    do: :erlang.nif_error(not_loaded())
+  nif batch_load_begin(
+        checkpoint :: checkpoint(),
+        indices :: [non_neg_integer()] | :all,
+        verify :: boolean(),
+        sparing :: boolean()
+      ) :: result({reference(), non_neg_integer()})
 
-  @spec checkpoint_tensor(checkpoint(), non_neg_integer(), boolean()) ::
-          result(ExTorch.Tensor.t())
-  def checkpoint_tensor(_checkpoint, _index, _verify), do: :erlang.nif_error(not_loaded())
+  nif batch_load_step(batch :: reference(), bytes :: non_neg_integer()) ::
+        result({:more, non_neg_integer()} | :done)
 
-  @spec batch_load_begin(checkpoint(), [non_neg_integer()] | :all, boolean()) ::
-          result({reference(), non_neg_integer(), non_neg_integer()})
-  def batch_load_begin(_checkpoint, _indices, _verify), do: :erlang.nif_error(not_loaded())
+  nif batch_load_fill(batch :: reference(), bytes :: binary() | nil) ::
+        result({:need, non_neg_integer(), non_neg_integer(), non_neg_integer()} | :done)
 
-  @spec batch_load_step(reference(), non_neg_integer()) ::
-          result({:more, non_neg_integer()} | {:done, list()})
-  def batch_load_step(_batch, _bytes), do: :erlang.nif_error(not_loaded())
-
-  @spec batch_load_fill(reference(), binary() | nil) ::
-          result(
-            {:need, non_neg_integer(), non_neg_integer(), non_neg_integer()}
-            | {:done, list()}
-          )
-  def batch_load_fill(_batch, _bytes), do: :erlang.nif_error(not_loaded())
-
-  @spec batch_load_close(reference()) :: :ok
-  def batch_load_close(_batch), do: :erlang.nif_error(not_loaded())
-
-  @spec checkpoint_read_record(
-          checkpoint(),
-          String.t(),
-          non_neg_integer(),
-          non_neg_integer() | nil,
-          boolean()
-        ) ::
-          result(binary() | nil)
-  def checkpoint_read_record(_checkpoint, _name, _from, _size, _verify),
-    do: :erlang.nif_error(not_loaded())
-
-  @spec source_reader_locate(checkpoint(), target(), boolean()) :: result(tuple() | nil)
-  def source_reader_locate(_checkpoint, _target, _whole), do: :erlang.nif_error(not_loaded())
-
-  @spec source_reader_check_header(checkpoint(), target(), binary()) :: result(:ok)
-  def source_reader_check_header(_checkpoint, _target, _header),
-    do: :erlang.nif_error(not_loaded())
-
-  @spec source_reader_decode(checkpoint(), target(), boolean(), non_neg_integer(), binary()) ::
-          result(ExTorch.Tensor.t() | struct() | binary() | nil)
-  def source_reader_decode(_checkpoint, _target, _verify, _offset, _bytes),
-    do: :erlang.nif_error(not_loaded())
+  nif batch_load_finish(batch :: reference(), style :: style() | nil) :: result(term())
+  nif batch_load_close(batch :: reference()) :: :ok
 
   # ---- Streams ----
 
-  @type stream :: reference()
+  @type loader :: reference()
   @type ready :: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}]
+  @type fed ::
+          {:more, non_neg_integer() | nil, non_neg_integer(), non_neg_integer(), ready()}
+          | {:again, non_neg_integer(), non_neg_integer(), ready()}
+          | :described
+          | {:done, non_neg_integer(), ready()}
 
-  @spec loader_new(checkpoint_options(), non_neg_integer()) :: result({stream(), checkpoint()})
-  def loader_new(_options, _spool_bytes), do: :erlang.nif_error(not_loaded())
+  nif loader_new(
+        options :: checkpoint_options(),
+        spool_bytes :: non_neg_integer(),
+        flags :: {boolean(), boolean(), boolean()}
+      ) :: result({loader(), checkpoint()})
 
-  @spec loader_claim(stream(), non_neg_integer()) :: result(:ok)
-  def loader_claim(_loader, _number), do: :erlang.nif_error(not_loaded())
+  nif loader_feed(loader :: loader(), number :: non_neg_integer() | nil, binary :: binary()) ::
+        result(fed())
 
-  @spec loader_release(stream(), boolean()) :: non_neg_integer()
-  def loader_release(_loader, _over), do: :erlang.nif_error(not_loaded())
+  nif loader_select(loader :: loader(), indices :: [non_neg_integer()] | :all) ::
+        result(non_neg_integer())
 
-  @spec loader_select(stream(), [non_neg_integer()] | :all) ::
-          result({non_neg_integer(), non_neg_integer()})
-  def loader_select(_loader, _indices), do: :erlang.nif_error(not_loaded())
-
-  @spec loader_feed(stream(), binary()) ::
-          result(
-            :described
-            | {:again | :more, non_neg_integer(), non_neg_integer(), ready()}
-            | {:done, non_neg_integer(), ready()}
-          )
-  def loader_feed(_loader, _binary), do: :erlang.nif_error(not_loaded())
-
-  @spec loader_ended(stream()) :: {:error, ExTorch.Error.t()}
-  def loader_ended(_loader), do: :erlang.nif_error(not_loaded())
+  nif loader_finish(loader :: loader(), style :: style() | nil) :: result(term())
+  nif loader_release(loader :: loader(), ended :: boolean()) :: result(non_neg_integer())
+  nif loader_ended(loader :: loader(), number :: non_neg_integer()) :: result(no_return())
 
   # ---- JSON ----
-
-  @spec json_read(binary(), non_neg_integer()) :: result(term())
-  def json_read(_path, _max_bytes), do: :erlang.nif_error(not_loaded())
+  nif json_read(path :: binary(), max_bytes :: non_neg_integer()) :: result(term())
 
   # ---- Saving ----
+  nif saver_begin(
+        term :: term(),
+        format :: atom(),
+        root :: String.t(),
+        flags :: {boolean(), boolean()},
+        metadata :: [{String.t(), String.t()}]
+      ) :: result({reference(), non_neg_integer()})
 
-  @spec saver_begin(term(), atom(), String.t(), {boolean(), boolean()}, [{String.t(), String.t()}]) ::
-          result({reference(), non_neg_integer()})
-  def saver_begin(_term, _format, _root, _flags, _metadata), do: :erlang.nif_error(not_loaded())
+  nif saver_open(saver :: reference(), path :: binary(), fsync :: boolean()) :: result(:ok)
 
-  @spec saver_open(reference(), binary(), boolean()) :: result(:ok)
-  def saver_open(_saver, _path, _fsync), do: :erlang.nif_error(not_loaded())
+  nif saver_step(saver :: reference(), bytes :: pos_integer()) ::
+        result({:more, non_neg_integer()} | :done)
 
-  @spec saver_step(reference(), pos_integer()) :: result({:more, non_neg_integer()} | :done)
-  def saver_step(_saver, _bytes), do: :erlang.nif_error(not_loaded())
-
-  @spec saver_next(reference(), pos_integer()) ::
-          result({:more | :done, non_neg_integer(), iodata()})
-  def saver_next(_saver, _bytes), do: :erlang.nif_error(not_loaded())
+  nif saver_next(saver :: reference(), bytes :: pos_integer()) ::
+        result({:more | :done, non_neg_integer(), iodata()})
 
   # ---- Atomic files ----
-
-  @spec atomic_file_open(binary()) :: result(reference())
-  def atomic_file_open(_path), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_open_index(binary()) :: result({reference(), String.t()})
-  def atomic_file_open_index(_path), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_claim(binary()) :: result(reference() | nil)
-  def atomic_file_claim(_path), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_write(reference(), binary()) :: result(:ok)
-  def atomic_file_write(_file, _data), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_sync(reference()) :: result(:ok)
-  def atomic_file_sync(_file), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_close(reference(), boolean()) :: result(:ok)
-  def atomic_file_close(_file, _commit), do: :erlang.nif_error(not_loaded())
-
-  @spec atomic_file_discard(reference()) :: result(:ok)
-  def atomic_file_discard(_file), do: :erlang.nif_error(not_loaded())
+  nif atomic_file_open(path :: binary()) :: result(reference())
+  nif atomic_file_open_index(path :: binary()) :: result({reference(), String.t()})
+  nif atomic_file_claim(path :: binary()) :: result(reference() | nil)
+  nif atomic_file_write(file :: reference(), data :: binary()) :: result(:ok)
+  nif atomic_file_sync(file :: reference()) :: result(:ok)
+  nif atomic_file_close(file :: reference(), commit :: boolean()) :: result(:ok)
+  nif atomic_file_discard(file :: reference()) :: result(:ok)
 
   # ---- Directories ----
+  nif directory_lock(path :: binary()) :: result(reference() | nil)
+  nif directory_unlock(lock :: reference()) :: result(:ok)
 
-  @spec directory_lock(binary()) :: result(reference() | nil)
-  def directory_lock(_path), do: :erlang.nif_error(not_loaded())
-
-  @spec directory_unlock(reference()) :: result(:ok)
-  def directory_unlock(_lock), do: :erlang.nif_error(not_loaded())
-
-  @spec directory_list(binary(), binary(), binary()) :: result([binary()])
-  def directory_list(_path, _prefix, _suffix), do: :erlang.nif_error(not_loaded())
+  nif directory_list(path :: binary(), prefix :: binary(), suffix :: binary()) ::
+        result([binary()])
 
   # ---- LibTorch's own archives ----
+  nif archive_start(
+        tensors :: [{String.t(), ExTorch.Tensor.t()}] | :load,
+        ref :: reference(),
+        chunk :: pos_integer(),
+        timeout :: integer()
+      ) :: result(reference())
 
-  @spec archive_start(
-          [{String.t(), ExTorch.Tensor.t()}] | :load,
-          reference(),
-          pos_integer(),
-          integer()
-        ) ::
-          result(reference())
-  def archive_start(_tensors, _ref, _chunk, _timeout), do: :erlang.nif_error(not_loaded())
+  nif archive_answer(job :: reference(), answer :: :ok | binary() | non_neg_integer() | :error) ::
+        boolean()
 
-  @spec archive_answer(reference(), :ok | binary() | non_neg_integer() | :error) :: boolean()
-  def archive_answer(_job, _answer), do: :erlang.nif_error(not_loaded())
-
-  @spec archive_result(reference()) :: result([{String.t(), ExTorch.Tensor.t()}])
-  def archive_result(_job), do: :erlang.nif_error(not_loaded())
+  nif archive_result(job :: reference()) :: result([{String.t(), ExTorch.Tensor.t()}])
 end

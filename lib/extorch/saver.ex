@@ -3,7 +3,8 @@ defmodule ExTorch.Saver do
   # Saves terms to files and as streams. Native code plans the file and writes it in steps; progress is reported between
   # them.
 
-  alias ExTorch.{DType, Error, Memory, Native, Options, Progress, Tensor}
+  alias ExTorch.{DType, Error, Options, Progress, Tensor}
+  alias ExTorch.Native.Call
 
   @formats [:zip, :legacy, :streaming, :safetensors]
   @endings Map.merge(
@@ -71,13 +72,13 @@ defmodule ExTorch.Saver do
 
   defp begin(term, format, root, options, metadata) do
     flags = {options[:compact], options[:duplicate]}
-    Memory.run(fn -> Native.saver_begin(term, format, root, flags, metadata) end)
+    Call.saver_begin(term, format, root, flags, metadata)
   end
 
   defp next(:done, _chunk), do: {:halt, :done}
 
   defp next({saver, progress}, chunk) do
-    case Memory.run!(fn -> Native.saver_next(saver, chunk) end) do
+    case Error.unwrap!(Call.saver_next(saver, chunk)) do
       {:more, done, iodata} ->
         {[iodata], {saver, Progress.report(progress, done)}}
 
@@ -90,10 +91,10 @@ defmodule ExTorch.Saver do
   # ---- Files ----
 
   defp open(saver, path, fsync),
-    do: Memory.run(fn -> Native.saver_open(saver, path, fsync) end)
+    do: Call.saver_open(saver, path, fsync)
 
   defp step(saver, progress) do
-    case Memory.run(fn -> Native.saver_step(saver, @step_bytes) end) do
+    case Call.saver_step(saver, @step_bytes) do
       {:ok, {:more, done}} -> step(saver, Progress.report(progress, done))
       {:ok, :done} -> Progress.finish(progress)
       {:error, error} -> {:error, error}

@@ -28,6 +28,15 @@ defmodule ExTorch.Suggest do
     |> Enum.map(fn {_score, key} -> key end)
   end
 
+  @doc "Returns the end of a message, or nil if no name is similar."
+  @spec hint(Enumerable.t(), String.t(), float(), pos_integer()) :: String.t() | nil
+  def hint(names, name, threshold, count) do
+    case similar(names, name, threshold, count) do
+      [] -> nil
+      names -> "; did you mean #{Enum.map_join(names, ", ", &inspect/1)}?"
+    end
+  end
+
   defp candidates(bytes) do
     least..most//_ = @candidates
     div(@work, bytes * bytes + 1) |> max(least) |> min(most)

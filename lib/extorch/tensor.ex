@@ -21,7 +21,8 @@ defmodule ExTorch.Tensor do
   LibTorch relies on their values.
   """
 
-  alias ExTorch.{DType, Device, Error, Memory, Native, Options}
+  alias ExTorch.{DType, Device, Error, Native, Options}
+  alias ExTorch.Native.Call
   alias ExTorch.Tensor.Compare
 
   @type t :: %__MODULE__{
@@ -52,7 +53,7 @@ defmodule ExTorch.Tensor do
   def from_binary(binary, shape, dtype)
       when is_binary(binary) and (is_tuple(shape) or is_list(shape)) do
     dtype = DType.normalize!(dtype)
-    Memory.run!(fn -> Native.tensor_from_binary(binary, check_shape!(shape), dtype) end)
+    Error.unwrap!(Call.tensor_from_binary(binary, check_shape!(shape), dtype))
   end
 
   @doc """
@@ -67,7 +68,7 @@ defmodule ExTorch.Tensor do
   """
   @spec to_binary(t()) :: binary()
   def to_binary(%__MODULE__{} = tensor),
-    do: Memory.run!(fn -> Native.tensor_to_binary(tensor) end)
+    do: Error.unwrap!(Call.tensor_to_binary(tensor))
 
   @doc """
   Returns the values as nested lists.
@@ -80,7 +81,7 @@ defmodule ExTorch.Tensor do
       7
   """
   @spec to_list(t()) :: term()
-  def to_list(%__MODULE__{} = tensor), do: Memory.run!(fn -> Native.tensor_to_list(tensor) end)
+  def to_list(%__MODULE__{} = tensor), do: Error.unwrap!(Call.tensor_to_list(tensor))
 
   # ---- Properties ----
 
@@ -91,7 +92,7 @@ defmodule ExTorch.Tensor do
       {12, 4, 1}
   """
   @spec strides(t()) :: tuple() | nil
-  def strides(%__MODULE__{} = tensor), do: Memory.run!(fn -> Native.tensor_strides(tensor) end)
+  def strides(%__MODULE__{} = tensor), do: Error.unwrap!(Call.tensor_strides(tensor))
 
   @doc """
   Returns the number of elements.
@@ -121,7 +122,7 @@ defmodule ExTorch.Tensor do
   """
   @spec equal?(t(), t()) :: boolean()
   def equal?(%__MODULE__{} = a, %__MODULE__{} = b),
-    do: Memory.run!(fn -> Native.tensor_equal(a, b) end)
+    do: Error.unwrap!(Call.tensor_equal(a, b))
 
   @doc """
   Returns true if both tensors have the same shape and all their values are close, as in `torch.allclose`.
@@ -167,7 +168,7 @@ defmodule ExTorch.Tensor do
   """
   @spec requires_grad(t()) :: boolean()
   def requires_grad(%__MODULE__{} = tensor),
-    do: Memory.run!(fn -> Native.tensor_requires_grad(tensor) end)
+    do: Error.unwrap!(Call.tensor_requires_grad(tensor))
 
   @doc "Returns a tensor that shares the memory and is marked, or not marked, as requiring a gradient."
   @spec requires_grad(t(), boolean()) :: t()
@@ -175,7 +176,7 @@ defmodule ExTorch.Tensor do
     do: set_requires_grad(tensor, flag)
 
   defp set_requires_grad(tensor, flag),
-    do: Memory.run!(fn -> Native.tensor_set_requires_grad(tensor, flag) end)
+    do: Error.unwrap!(Call.tensor_set_requires_grad(tensor, flag))
 
   @doc """
   Releases the tensor immediately instead of at the next garbage collection.

@@ -37,7 +37,7 @@ defmodule ExTorch.NativeTest do
     end
   end
 
-  # Every Native.x of a file: the module around it, x, and the functions of that module.
+  # Every Native.x and Native.Call.x of a file: the module around it, x, and the functions of that module.
   defp native_calls(path) do
     ast = path |> File.read!() |> Code.string_to_quoted!()
 
@@ -59,7 +59,7 @@ defmodule ExTorch.NativeTest do
   defp native_names(body) do
     remote =
       for {{:., _, [{:__aliases__, _, aliases}, name]}, _, _} <- subtrees(body),
-          List.last(aliases) == :Native and name not in [:result, :status],
+          List.last(aliases) in [:Native, :Call] and name not in [:result, :style, :status],
           do: to_string(name)
 
     local = for {:native_load, _, [_, _]} <- subtrees(body), do: "native_load"
@@ -78,6 +78,17 @@ defmodule ExTorch.NativeTest do
       unit = if part == "DType", do: "dtype", else: Macro.underscore(part)
       "#{unit}_#{function}"
     end
+  end
+
+  test "every NIF of type result has a function that calls it within the budget, and no other has" do
+    {:ok, specs} = Code.Typespec.fetch_specs(Native)
+
+    results =
+      for {{name, arity}, [{:type, _, :fun, [_args, {:user_type, _, :result, _}]}]} <- specs,
+          do: {name, arity}
+
+    assert length(results) > 40
+    assert Enum.sort(Native.Call.__info__(:functions)) == Enum.sort(results)
   end
 
   test "the statuses in C are the reasons in Elixir" do

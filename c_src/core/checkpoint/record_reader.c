@@ -8,14 +8,16 @@
 #include "core/os/cpu_yield.h"
 
 enum {
-  CHUNK = 512 << 10,     /* bytes per read of a file; between two reads the reader can be stopped */
-  PIECE = 1 << 20,       /* the same for bytes in memory */
-  CRC_PIECE = 256 << 10, /* fits into the CPU cache */
-  RUN_COST = 16,         /* what a run of adjacent elements costs besides its bytes, in bytes */
-  WINDOW = 256 << 10,    /* bytes read at once while gathering rows that are close together */
-  MAX_GAP = 16 << 10,    /* maximum distance of such rows */
-  DENSE = 4,             /* a span of up to this many times the tensor's size is read as a whole */
-  SMALL_SPAN = 64 << 10  /* so is any span of up to this size */
+  CHUNK = 512 << 10,      /* bytes per read of a file; between two reads the reader can be stopped */
+  PIECE = 1 << 20,        /* the same for bytes in memory */
+  CRC_PIECE = 256 << 10,  /* fits into the CPU cache */
+  RUN_COST = 16,          /* what a run of adjacent elements costs besides its bytes, in bytes */
+  WINDOW = 256 << 10,     /* bytes read at once while gathering rows that are close together */
+  MAX_GAP = 16 << 10,     /* maximum distance of such rows */
+  DENSE = 4,              /* a span of up to this many times the tensor's size is read as a whole */
+  SMALL_SPAN = 64 << 10,  /* so is any span of up to this size */
+  MAX_EXTRA = UINT16_MAX, /* bytes of a zip record's extra field, whose size is in its local header */
+  ALIGNMENT = 16
 };
 
 xt_status xt_record_reader_check_stop(const xt_record_reader *r, xt_error *error) {
@@ -25,12 +27,22 @@ xt_status xt_record_reader_check_stop(const xt_record_reader *r, xt_error *error
 
 /* ---- Bytes ---- */
 
-/* Returns the bytes at an offset of the file if they are in memory, else NULL. */
-static uint8_t *in_memory(const xt_record_reader *r, uint64_t offset, uint64_t size) {
-  if (!r->memory || offset < r->memory_at || offset - r->memory_at > r->memory->size ||
-      size > r->memory->size - (offset - r->memory_at))
-    return NULL;
-  return r->memory->data + (offset - r->memory_at);
+static bool contains(const xt_piece *piece, uint64_t offset, uint64_t size) {
+  return offset >= piece->at && offset - piece->at <= piece->bytes->size &&
+         size <= piece->bytes->size - (offset - piece->at);
+}
+
+/* Returns the bytes at an offset of the file if they are in memory, else NULL, and sets *region to the region. */
+static uint8_t *in_memory(const xt_record_reader *r, uint64_t offset, uint64_t size, xt_region **region) {
+  xt_piece whole = {r->memory_at, r->memory};
+  const xt_piece *pieces = r->pieces ? r->pieces : &whole;
+  size_t count = r->pieces ? r->piece_count : r->memory != NULL;
+  for (size_t i = 0; i < count; i++) {
+    if (!contains(&pieces[i], offset, size)) continue;
+    *region = pieces[i].bytes;
+    return pieces[i].bytes->data + (offset - pieces[i].at);
+  }
+  return NULL;
 }
 
 static xt_status copy(const xt_record_reader *r, void *to, const void *from, size_t size, xt_error *error) {
@@ -42,12 +54,15 @@ static xt_status copy(const xt_record_reader *r, void *to, const void *from, siz
   return status;
 }
 
-static bool is_in_memory(const xt_record_reader *r, uint64_t offset) { return offset >= XT_INLINE || r->memory; }
+static bool is_in_memory(const xt_record_reader *r, uint64_t offset) {
+  return offset >= XT_INLINE || r->memory || r->pieces;
+}
 
 xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, void *to, size_t size, xt_error *error) {
   if (offset >= XT_INLINE) return copy(r, to, (const void *)(uintptr_t)(offset - XT_INLINE), size, error);
-  if (r->memory) {
-    const uint8_t *from = in_memory(r, offset, size);
+  if (r->memory || r->pieces) {
+    xt_region *region;
+    const uint8_t *from = in_memory(r, offset, size, &region);
     if (!from)
       return xt_error_at(
           error, XT_STATUS_truncated, (int64_t)offset,
@@ -251,9 +266,10 @@ static xt_status whole_record_view(const xt_record_reader *r, const xt_tensor_de
 /* Shares the memory of the file if its bytes can be used as they are. */
 static bool shared_view(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t start, size_t bytes,
                         xt_view *out) {
-  out->data = r->copies ? NULL : in_memory(r, start, bytes);
+  xt_region *region;
+  out->data = r->copies ? NULL : in_memory(r, start, bytes, &region);
   if (!out->data || !bytes || !xt_dtype_aligned(out->data, t->dtype)) return false;
-  out->region = xt_region_keep(r->memory);
+  out->region = xt_region_keep(region);
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
   return true;
 }
@@ -315,12 +331,61 @@ void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *t, x
   memcpy(out->strides, t->strides, t->ndim * sizeof *t->strides);
 }
 
-void xt_record_reader_span(const xt_record_reader *r, const xt_tensor_desc *t, uint64_t data, uint64_t *offset,
-                           uint64_t *size) {
-  xt_record *record = r->checkpoint->records[t->storage];
-  size_t item = xt_dtype_get(t->dtype)->size;
+/* ---- Ranges ---- */
+
+/* Adds the bytes [from, from + size) of a record's packed data. If its local header has not been read, its data may
+ * begin up to MAX_EXTRA bytes later than right after the header. These ranges begin at a multiple of ALIGNMENT, because
+ * torch aligns data in the file: then a tensor can share the bytes. */
+static size_t add_record_range(const xt_record *record, uint64_t from, uint64_t size, xt_range *ranges, size_t count) {
+  uint64_t data = atomic_load(&record->data_offset);
+  if (data >= XT_INLINE) return count;
+  if (data) {
+    ranges[count] = (xt_range){data + from, size};
+    return count + (size > 0);
+  }
+  xt_need header = xt_checkpoint_header_need(record);
+  uint64_t start = header.offset - header.offset % ALIGNMENT, end = header.offset + header.size;
+  ranges[count++] = (xt_range){start, end - start};
+  start = end + from - (end + from) % ALIGNMENT;
+  end += from + size + MAX_EXTRA;
+  if (end > record->end) end = record->end;
+  if (size && end > start) ranges[count++] = (xt_range){start, end - start};
+  return count;
+}
+
+static int compare_ranges(const void *a, const void *b) {
+  const xt_range *x = a, *y = b;
+  return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Sorts the ranges and merges those that are close together. */
+static size_t merge_ranges(xt_range *ranges, size_t count) {
+  size_t merged = 0;
+  qsort(ranges, count, sizeof *ranges, compare_ranges);
+  for (size_t i = 1; i < count; i++) {
+    xt_range *last = &ranges[merged];
+    uint64_t end = last->offset + last->size, next_end = ranges[i].offset + ranges[i].size;
+    if (ranges[i].offset > end + MAX_GAP) ranges[++merged] = ranges[i];
+    else if (next_end > end) last->size = next_end - last->offset;
+  }
+  return count ? merged + 1 : 0;
+}
+
+/* Adds what xt_record_reader_view reads of a tensor's own storage. */
+static size_t add_view_range(const xt_record_reader *r, const xt_tensor_desc *t, xt_range *ranges, size_t count) {
+  const xt_record *record = t->storage == XT_NO_STORAGE ? NULL : r->checkpoint->records[t->storage];
+  uint64_t item = xt_dtype_get(t->dtype)->size, span = (uint64_t)layout_of(t).span * item;
+  if (!record || !span) return count;
   bool whole = record->method == XT_RECORD_DEFLATED || r->verify;
-  uint64_t span = (uint64_t)layout_of(t).span * item;
-  *offset = whole || !span ? data : data + (uint64_t)t->offset * item;
-  *size = whole ? record->packed : span;
+  return add_record_range(record, whole ? 0 : (uint64_t)t->offset * item, whole ? record->packed : span, ranges, count);
+}
+
+size_t xt_record_reader_ranges(const xt_record_reader *r, const xt_tensor_desc *t, xt_range *ranges) {
+  size_t count = t->layout == XT_LAYOUT_STRIDED ? add_view_range(r, t, ranges, 0) : 0;
+  for (uint32_t part = 0; part < t->part_count; part++) count = add_view_range(r, t->more->parts[part], ranges, count);
+  return merge_ranges(ranges, count);
+}
+
+size_t xt_record_reader_record_ranges(const xt_record *record, xt_range *ranges) {
+  return merge_ranges(ranges, add_record_range(record, 0, record->packed, ranges, 0));
 }

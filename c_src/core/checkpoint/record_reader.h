@@ -6,13 +6,28 @@
 #include "core/memory/region.h"
 #include "core/os/file.h"
 
+/* Bytes of the file from the offset `at` on. */
+typedef struct {
+  uint64_t at;
+  xt_region *bytes;
+} xt_piece;
+
+typedef struct {
+  uint64_t offset, size;
+} xt_range;
+
+/* The most ranges that one tensor or record needs: its storage and three parts, with a header each. */
+enum { XT_MAX_RANGES = 8 };
+
 typedef struct {
   xt_checkpoint *checkpoint;
   const xt_file *file;
   xt_region *memory;  /* used instead of the file if not NULL: its content (a binary, a mapping), shared with tensors */
   uint64_t memory_at; /* file offset where that memory begins */
-  bool copies;        /* tensors get copies of it instead */
-  bool verify;        /* check the CRC of every record that is read */
+  const xt_piece *pieces; /* used instead of both if not NULL: the ranges of xt_record_reader_ranges */
+  size_t piece_count;
+  bool copies;                 /* tensors get copies of it instead */
+  bool verify;                 /* check the CRC of every record that is read */
   bool (*stop)(void *context); /* called for about every MiB of work; true stops with an error; may be NULL */
   void *context;
 } xt_record_reader;
@@ -53,10 +68,11 @@ xt_status xt_record_reader_view(const xt_record_reader *reader, const xt_tensor_
 /* Sets *out to a tensor whose whole storage is in memory. The caller drops the view's region. */
 void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *tensor, xt_view *out);
 
-/* Computes the range of the file that xt_record_reader_view will read for a tensor whose record's data begins at offset
- * `data`. */
-void xt_record_reader_span(const xt_record_reader *reader, const xt_tensor_desc *tensor, uint64_t data,
-                           uint64_t *offset, uint64_t *size);
+/* Lists the ranges of the file that must be in `pieces` to read a tensor, or a whole record: in file order, neighbors
+ * merged. A record whose local header has not been read needs the header too. Returns their number; 0 if the bytes are
+ * in memory already. */
+size_t xt_record_reader_ranges(const xt_record_reader *reader, const xt_tensor_desc *tensor, xt_range *ranges);
+size_t xt_record_reader_record_ranges(const xt_record *record, xt_range *ranges);
 
 /* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
 xt_status xt_record_reader_swap(const xt_record_reader *reader, uint8_t *data, size_t size, xt_dtype dtype,

@@ -4,14 +4,14 @@ defmodule ExTorch.Archive.AtomicFile do
 
   @behaviour ExTorch.Archive.Writer
 
-  alias ExTorch.{Memory, Native}
+  alias ExTorch.Native.Call
 
   @type t :: %__MODULE__{file: reference()}
   defstruct [:file]
 
   def open(path) do
     with {:ok, path} <- ExTorch.Saver.check_path(path),
-         {:ok, file} <- Memory.run(fn -> Native.atomic_file_open(path) end) do
+         {:ok, file} <- Call.atomic_file_open(path) do
       {:ok, %__MODULE__{file: file}}
     end
   end
@@ -21,7 +21,7 @@ defmodule ExTorch.Archive.AtomicFile do
   @spec open_index(Path.t()) :: {:ok, t(), String.t()} | {:error, ExTorch.Error.t()}
   def open_index(path) do
     with {:ok, path} <- ExTorch.Saver.check_path(path),
-         {:ok, opened} <- Memory.run(fn -> Native.atomic_file_open_index(path) end) do
+         {:ok, opened} <- Call.atomic_file_open_index(path) do
       {file, digits} = opened
       {:ok, %__MODULE__{file: file}, digits}
     end
@@ -31,7 +31,7 @@ defmodule ExTorch.Archive.AtomicFile do
   @spec claim(Path.t()) :: {:ok, t() | nil} | {:error, ExTorch.Error.t()}
   def claim(path) do
     with {:ok, path} <- ExTorch.Saver.check_path(path),
-         {:ok, file} <- Memory.run(fn -> Native.atomic_file_claim(path) end) do
+         {:ok, file} <- Call.atomic_file_claim(path) do
       {:ok, if(file, do: %__MODULE__{file: file})}
     end
   end
@@ -39,18 +39,18 @@ defmodule ExTorch.Archive.AtomicFile do
   # Makes the data durable under the temporary name.
   @spec sync(t()) :: :ok | {:error, ExTorch.Error.t()}
   def sync(%{file: file}) do
-    with {:ok, _} <- Memory.run(fn -> Native.atomic_file_sync(file) end), do: :ok
+    with {:ok, _} <- Call.atomic_file_sync(file), do: :ok
   end
 
   # Closes the file and removes it, also if it is an index.
   @spec discard(t()) :: :ok | {:error, ExTorch.Error.t()}
   def discard(%{file: file}) do
-    with {:ok, _} <- Memory.run(fn -> Native.atomic_file_discard(file) end), do: :ok
+    with {:ok, _} <- Call.atomic_file_discard(file), do: :ok
   end
 
   @impl true
   def write(%{file: file} = writer, data) do
-    case Memory.run(fn -> Native.atomic_file_write(file, data) end) do
+    case Call.atomic_file_write(file, data) do
       {:ok, :ok} -> {:ok, byte_size(data), writer}
       {:error, error} -> {:error, error, writer}
     end
@@ -60,7 +60,7 @@ defmodule ExTorch.Archive.AtomicFile do
   def close(writer), do: close(writer, :error)
 
   def close(%{file: file}, outcome) do
-    with {:ok, :ok} <- Memory.run(fn -> Native.atomic_file_close(file, outcome == :ok) end),
+    with {:ok, :ok} <- Call.atomic_file_close(file, outcome == :ok),
          do: :ok
   end
 end

@@ -4,6 +4,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Memory, Native, Progress, Tensor}
+  alias ExTorch.Native.Call
 
   @step_bytes 64 * 1024 * 1024
 
@@ -13,7 +14,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # in lists and tuples. The first clause avoids creating entries where nothing uses them.
   @spec load(Handle.t()) :: result(term())
   def load(%{options: %{only: nil, device: :cpu}} = ckpt) do
-    with {:ok, tensors} <- read_all(ckpt, :all), do: Handle.object(ckpt, tensors)
+    read_all(ckpt, :all, style: Handle.style(ckpt.options))
   end
 
   def load(ckpt) do
@@ -29,23 +30,6 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   def assemble(ckpt, entries, selected, tensors) do
     with {:ok, object} <- Handle.object(ckpt, merge(entries, selected, tensors)) do
       {:ok, if(ckpt.options.only, do: prune(object), else: object)}
-    end
-  end
-
-  # Checks the logical size of all tensors against the limit total_bytes.
-  @spec check_total(Handle.t(), non_neg_integer()) :: :ok | {:error, Error.t()}
-  def check_total(ckpt, total) do
-    limit = ckpt.options.limits[:total_bytes]
-
-    if total <= limit do
-      :ok
-    else
-      {:error,
-       Error.new(
-         :limit,
-         "the tensors have #{total} bytes, which exceeds the limit of #{limit}; raise it with limits: [total_bytes: n]",
-         ckpt.source
-       )}
     end
   end
 
@@ -83,88 +67,82 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   defp prune(other), do: other
 
-  # Reads the tensors of the entries, which are in file order.
-  @spec tensors(Handle.t(), [Entry.t()]) :: result([Tensor.t() | struct()])
-  def tensors(ckpt, entries) do
-    with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index)) do
+  # Reads the tensors of the entries, which are in file order. If `sparing`, reads only the tensors, not their storages,
+  # where they are a small part of these. Not for sources.
+  @spec tensors(Handle.t(), [Entry.t()], boolean()) :: result([Tensor.t() | struct()])
+  def tensors(ckpt, entries, sparing \\ false) do
+    with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index), sparing: sparing) do
       all_to_device(ckpt, tensors, entries)
     end
   end
 
   # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
-  defp read_all(ckpt, indices, tries \\ 1) do
-    case read_once(ckpt, indices) do
+  defp read_all(ckpt, indices, opts, tries \\ 1) do
+    case read_once(ckpt, indices, opts) do
       {:collect, _error} when tries > 0 ->
         Memory.collect()
-        read_all(ckpt, indices, tries - 1)
+        read_all(ckpt, indices, opts, tries - 1)
 
       {:collect, error} ->
         {:error, Error.put_path(error, ckpt.source)}
 
-      other ->
-        other
+      result ->
+        Error.put_path(result, ckpt.source)
     end
   end
 
-  defp read_once(ckpt, indices) do
-    with {:ok, {batch, total, logical}} <- begin(ckpt, indices) do
+  # The batch is closed, because otherwise the storages would stay in memory, and the file open, until the next garbage
+  # collection.
+  defp read_once(%{options: options} = ckpt, indices, opts) do
+    sparing = Keyword.get(opts, :sparing, false)
+
+    with {:ok, {batch, total}} <- begin(ckpt.resource, indices, options.verify, sparing) do
       try do
-        with :ok <- check_total(ckpt, logical),
-             do: step(ckpt, batch, Progress.new(ckpt.options.on_progress, total))
+        with :ok <- read(ckpt, batch, Progress.new(options.on_progress, total)),
+             do: finish(batch, opts[:style])
       after
         close(batch)
       end
     end
   end
 
-  # Without this call the storages would stay in memory, and the file open, until the next garbage collection.
+  defp begin(resource, indices, verify, sparing),
+    do: Call.batch_load_begin(resource, indices, verify, sparing)
+
+  # Returns the object if there is a style, otherwise the list of tensors.
+  defp finish(batch, style), do: Call.batch_load_finish(batch, style)
   defp close(batch), do: Native.batch_load_close(batch)
 
-  defp begin(ckpt, indices) do
-    result =
-      Memory.run(fn -> Native.batch_load_begin(ckpt.resource, indices, ckpt.options.verify) end)
-
-    Error.put_path(result, ckpt.source)
-  end
-
   # The bytes of a source are read here, those of files and binaries by the NIF.
-  defp step(ckpt, batch, progress, bytes \\ nil) do
-    case Memory.account(native_step(ckpt, batch, bytes)) do
+  defp read(ckpt, batch, progress, bytes \\ nil) do
+    case Memory.account(read_more(ckpt, batch, bytes)) do
       {:ok, {:more, done}} ->
-        step(ckpt, batch, Progress.report(progress, done))
+        read(ckpt, batch, Progress.report(progress, done))
 
       {:ok, {:need, offset, size, done}} ->
         progress = Progress.report(progress, done)
 
-        with {:ok, bytes} <- SourceReader.read(ckpt.source, offset, size),
-             do: step(ckpt, batch, progress, bytes)
+        with {:ok, bytes} <- SourceReader.read_at(ckpt.source, offset, size),
+             do: read(ckpt, batch, progress, bytes)
 
-      {:ok, {:done, tensors}} ->
-        finish(progress, tensors)
-        {:ok, tensors}
+      {:ok, :done} ->
+        Progress.finish(progress)
 
-      {:collect, error} ->
-        {:collect, error}
-
-      {:error, error} ->
-        {:error, Error.put_path(error, ckpt.source)}
+      error ->
+        error
     end
   end
 
-  defp native_step(%{source: %_{}}, batch, bytes), do: Native.batch_load_fill(batch, bytes)
-  defp native_step(_ckpt, batch, nil), do: Native.batch_load_step(batch, @step_bytes)
+  defp read_more(%{source: %_{}}, batch, bytes), do: fill(batch, bytes)
+  defp read_more(_ckpt, batch, nil), do: step(batch)
 
-  # If the callback raises, nobody gets the tensors.
-  defp finish(progress, tensors) do
-    Progress.finish(progress)
-  catch
-    kind, reason ->
-      release(tensors)
-      :erlang.raise(kind, reason, __STACKTRACE__)
-  end
+  defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)
+  defp step(batch), do: Native.batch_load_step(batch, @step_bytes)
 
   # Tensors of a load that failed would stay in memory until the next garbage collection.
   defp release(tensors), do: for(%Tensor{} = tensor <- tensors, do: Tensor.release(tensor))
+
+  defp all_to_device(%{options: %{device: :cpu}}, tensors, _entries), do: {:ok, tensors}
 
   defp all_to_device(ckpt, tensors, entries) do
     entries

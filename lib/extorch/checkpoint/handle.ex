@@ -4,7 +4,8 @@ defmodule ExTorch.Checkpoint.Handle do
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{Entry, Options}
-  alias ExTorch.{Error, Memory, Native, Tensor}
+  alias ExTorch.{Error, Tensor}
+  alias ExTorch.Native.Call
 
   # The same as Checkpoint.t(), which is opaque.
   @type t :: %Checkpoint{
@@ -15,40 +16,46 @@ defmodule ExTorch.Checkpoint.Handle do
   @type result(value) :: {:ok, value} | {:error, Error.t()}
 
   @spec keys(t()) :: result([String.t()])
-  def keys(ckpt), do: call(ckpt, &Native.checkpoint_keys/1)
+  def keys(ckpt), do: put_path(Call.checkpoint_keys(ckpt.resource), ckpt)
 
   @spec entries(t()) :: result([Entry.t()])
-  def entries(ckpt), do: call(ckpt, &Native.checkpoint_entries/1)
+  def entries(ckpt), do: put_path(Call.checkpoint_entries(ckpt.resource, :all), ckpt)
 
-  # Returns the entries with the dotted name, at most 20.
-  @spec entry(t(), String.t()) :: result([Entry.t()])
-  def entry(ckpt, name), do: call(ckpt, &Native.checkpoint_entry(&1, name))
+  # Returns, for each dotted name, the list of entries that have it: at most 20.
+  @spec entries(t(), [String.t()]) :: result([[Entry.t()]])
+  def entries(ckpt, names), do: put_path(Call.checkpoint_entries(ckpt.resource, names), ckpt)
 
   @spec metadata(t()) :: result(map())
-  def metadata(ckpt), do: call(ckpt, &Native.checkpoint_metadata/1)
+  def metadata(ckpt), do: put_path(Call.checkpoint_metadata(ckpt.resource), ckpt)
 
   @spec storages(t()) :: result([map()])
-  def storages(ckpt), do: call(ckpt, &Native.checkpoint_storages/1)
+  def storages(ckpt), do: put_path(Call.checkpoint_storages(ckpt.resource), ckpt)
 
   @spec records(t()) :: result([String.t()])
-  def records(ckpt), do: call(ckpt, &Native.checkpoint_records/1)
+  def records(ckpt), do: put_path(Call.checkpoint_records(ckpt.resource), ckpt)
 
   # Returns the object with one of the terms, which are in file order, in place of each tensor.
   @spec object(t(), [term()]) :: result(term())
   def object(ckpt, terms) do
-    tuple = List.to_tuple(terms)
-    call(ckpt, &Native.checkpoint_object(&1, tuple, ckpt.options.ordered, MapSet.new([0])))
+    call = Call.checkpoint_object(ckpt.resource, List.to_tuple(terms), style(ckpt.options))
+    put_path(call, ckpt)
   end
 
-  @spec tensor(t(), Entry.t()) :: result(Tensor.t())
-  def tensor(ckpt, entry),
-    do: call(ckpt, &Native.checkpoint_tensor(&1, entry.index, ckpt.options.verify))
+  # How the NIFs make containers: whether dicts keep their order, and a set as a template.
+  @spec style(Options.t()) :: ExTorch.Native.style()
+  def style(options), do: {options.ordered, MapSet.new([0])}
+
+  # Returns the tensor, or the entries with the name if there are none or several.
+  @spec tensor(t(), String.t() | non_neg_integer()) :: result(Tensor.t() | [Entry.t()])
+  def tensor(ckpt, name),
+    do: put_path(Call.checkpoint_tensor(ckpt.resource, name, ckpt.options.verify), ckpt)
 
   # Returns bytes of a record, or nil if there is no such record.
   @spec read_record(t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
           result(binary() | nil)
   def read_record(ckpt, name, offset, length) do
-    call(ckpt, &Native.checkpoint_read_record(&1, name, offset, length, ckpt.options.verify))
+    verify = ckpt.options.verify
+    put_path(Call.checkpoint_read_record(ckpt.resource, name, offset, length, verify), ckpt)
   end
 
   # Moves a tensor to the device given by the options and keeps its requires_grad flag.
@@ -68,6 +75,5 @@ defmodule ExTorch.Checkpoint.Handle do
 
   def to_device(_ckpt, other, _entry), do: {:ok, other}
 
-  defp call(ckpt, nif),
-    do: Error.put_path(Memory.run(fn -> nif.(ckpt.resource) end), ckpt.source)
+  defp put_path(result, ckpt), do: Error.put_path(result, ckpt.source)
 end

@@ -6,17 +6,12 @@ defmodule ExTorch.Checkpoint.Lookup do
   alias ExTorch.Checkpoint.{Entry, Handle}
   alias ExTorch.{Error, Suggest}
 
-  # Handle.entry/2 returns at most this many entries.
+  # Handle.entries/2 returns at most this many entries for a name.
   @max_entries 20
 
   @spec entry(Handle.t(), Checkpoint.name()) :: Handle.result(Entry.t())
   def entry(ckpt, name) when is_binary(name) do
-    case Handle.entry(ckpt, name) do
-      {:ok, [entry]} -> {:ok, entry}
-      {:ok, []} -> {:error, not_found(ckpt, name)}
-      {:ok, several} -> {:error, ambiguous(ckpt, name, several)}
-      {:error, error} -> {:error, error}
-    end
+    with {:ok, [entries]} <- Handle.entries(ckpt, [name]), do: one(ckpt, name, entries)
   end
 
   def entry(ckpt, path) when is_list(path) do
@@ -28,11 +23,17 @@ defmodule ExTorch.Checkpoint.Lookup do
     end
   end
 
+  # Returns the only entry with a name, or an error that says why there is none.
+  @spec one(Handle.t(), String.t(), [Entry.t()]) :: Handle.result(Entry.t())
+  def one(_ckpt, _name, [entry]), do: {:ok, entry}
+  def one(ckpt, name, []), do: {:error, not_found(ckpt, name)}
+  def one(ckpt, name, several), do: {:error, ambiguous(ckpt, name, several)}
+
   # Returns the entries that may have the path: those with the same dotted name, or all of them if there may be more than
   # the NIF returns, or if a key has no unique dotted name.
   defp candidates(ckpt, path) do
     if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
-      with {:ok, entries} <- Handle.entry(ckpt, Enum.join(path, ".")),
+      with {:ok, [entries]} <- Handle.entries(ckpt, [Enum.join(path, ".")]),
            do: if(length(entries) < @max_entries, do: {:ok, entries}, else: Handle.entries(ckpt))
     else
       Handle.entries(ckpt)
@@ -44,10 +45,8 @@ defmodule ExTorch.Checkpoint.Lookup do
 
     case Handle.keys(ckpt) do
       {:ok, keys} ->
-        message =
-          "no tensor is named #{inspect(name)}" <> hint(Suggest.similar(keys, dotted, 0.75, 3))
-
-        Error.new(:not_found, message, ckpt.source)
+        hint = Suggest.hint(keys, dotted, 0.75, 3) || "; see ExTorch.Checkpoint.keys/1"
+        Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint, ckpt.source)
 
       {:error, error} ->
         error
@@ -56,9 +55,6 @@ defmodule ExTorch.Checkpoint.Lookup do
 
   defp key_to_string(key) when is_binary(key) or is_integer(key), do: to_string(key)
   defp key_to_string(key), do: inspect(key)
-
-  defp hint([]), do: "; see ExTorch.Checkpoint.keys/1"
-  defp hint(names), do: "; did you mean #{Enum.map_join(names, ", ", &inspect/1)}?"
 
   defp ambiguous(ckpt, name, entries) do
     paths = Enum.map_join(entries, " and ", &inspect(&1.path))

@@ -40,10 +40,10 @@ defmodule ExTorch.Checkpoint.Options do
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes and memory (0: no limit given), depth, tensor_bytes, offset"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes; nodes and memory: 0 if not given"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
-           non_neg_integer(), non_neg_integer(), non_neg_integer()}
+           non_neg_integer(), non_neg_integer(), non_neg_integer(), non_neg_integer()}
 
   # The options with their defaults.
   @spec known_options() :: keyword()
@@ -101,7 +101,7 @@ defmodule ExTorch.Checkpoint.Options do
   @spec native(t()) :: native()
   def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes], limits[:memory] || 0, offset}
+     limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes]}
   end
 
   # Returns the device for a tensor that was saved on `location`.

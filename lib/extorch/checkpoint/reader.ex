@@ -3,33 +3,34 @@ defmodule ExTorch.Checkpoint.Reader do
   # Reads single tensors and records, with NIFs from files and binaries, and with ExTorch.Checkpoint.SourceReader from
   # other sources.
 
-  alias ExTorch.Checkpoint.{Entry, Handle, SourceReader}
+  alias ExTorch.Checkpoint
+  alias ExTorch.Checkpoint.{Entry, Handle, Lookup, SourceReader}
   alias ExTorch.{Error, Tensor}
 
-  @spec tensor(Handle.t(), Entry.t()) :: Handle.result(Tensor.t())
-  def tensor(%{source: %_{} = source, resource: resource, options: options} = ckpt, entry) do
-    with {:ok, offset, bytes} <-
-           SourceReader.locate(source, resource, entry.index, options.verify),
-         {:ok, %Tensor{} = tensor} <-
-           SourceReader.decode(resource, entry.index, options.verify, offset, bytes) do
-      Handle.to_device(ckpt, tensor, entry)
-    else
-      {:ok, _raw} ->
-        {:error,
-         Error.new(
-           :unsupported,
-           "dtype #{entry.dtype} is not supported by the linked LibTorch; read the bytes with ExTorch.Checkpoint.read_storage/2"
-         )}
-
-      {:error, error} ->
-        {:error, error}
+  # Reads a tensor by its dotted name or path. By name, from a file or binary, this is one native call.
+  @spec tensor(Handle.t(), Checkpoint.name()) :: Handle.result(Tensor.t())
+  def tensor(%{source: source, options: %{device: :cpu}} = ckpt, name)
+      when is_binary(name) and not is_struct(source) do
+    case Handle.tensor(ckpt, name) do
+      {:ok, entries} when is_list(entries) -> Lookup.one(ckpt, name, entries)
+      result -> result
     end
   end
 
-  def tensor(ckpt, entry) do
-    with {:ok, tensor} <- Handle.tensor(ckpt, entry),
-         do: Handle.to_device(ckpt, tensor, entry)
+  def tensor(ckpt, name) do
+    with {:ok, entry} <- Lookup.entry(ckpt, name), do: entry(ckpt, entry)
   end
+
+  # Reads the tensor of an entry.
+  @spec entry(Handle.t(), Entry.t()) :: Handle.result(Tensor.t())
+  def entry(ckpt, entry) do
+    with {:ok, tensor} <- read(ckpt, entry.index), do: Handle.to_device(ckpt, tensor, entry)
+  end
+
+  defp read(%{source: %_{} = source} = ckpt, index),
+    do: SourceReader.read(source, ckpt.resource, index, ckpt.options.verify)
+
+  defp read(ckpt, index), do: Handle.tensor(ckpt, index)
 
   # Reads `length` bytes of a record; nil means all bytes from `offset` on.
   @spec record(Handle.t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
@@ -52,10 +53,9 @@ defmodule ExTorch.Checkpoint.Reader do
     end
   end
 
-  defp read_record(%{source: %_{} = source, resource: resource} = ckpt, name, offset, length) do
-    with {:ok, position, bytes} <- SourceReader.locate(source, resource, name, true),
-         {:ok, record} when is_binary(record) <-
-           SourceReader.decode(resource, name, ckpt.options.verify, position, bytes) do
+  defp read_record(%{source: %_{} = source} = ckpt, name, offset, length) do
+    with {:ok, record} when is_binary(record) <-
+           SourceReader.read(source, ckpt.resource, name, ckpt.options.verify) do
       part(record, offset, length || max(byte_size(record) - offset, 0))
     end
   end

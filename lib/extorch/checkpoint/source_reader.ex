@@ -2,8 +2,9 @@ defmodule ExTorch.Checkpoint.SourceReader do
   @moduledoc false
   # Reads checkpoints from an ExTorch.Source. The NIFs return which bytes they need; this module reads them.
 
-  alias ExTorch.{Error, Memory, Native, Source, Tensor}
+  alias ExTorch.{Error, Native, Source, Tensor}
   alias ExTorch.Checkpoint.{Handle, Options}
+  alias ExTorch.Native.Call
 
   # The index of an entry or the name of a record.
   @type target :: non_neg_integer() | String.t()
@@ -12,7 +13,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
   def open(%module{} = source, native_opts) do
     with {:ok, size} <- call(module, :size, [source]),
          {:ok, {resource, need}} <-
-           Memory.run(fn -> Native.source_reader_open(size, native_opts) end) do
+           Call.source_reader_open(size, native_opts) do
       fill_or_close(source, resource, need)
     end
   end
@@ -37,54 +38,41 @@ defmodule ExTorch.Checkpoint.SourceReader do
   defp fill(_source, _resource, :open), do: :ok
 
   defp fill(source, resource, {:need, offset, size}) do
-    with {:ok, bytes} <- read(source, offset, size),
-         {:ok, need} <- Memory.run(fn -> Native.source_reader_fill(resource, bytes) end) do
+    with {:ok, bytes} <- read_at(source, offset, size),
+         {:ok, need} <- Call.source_reader_fill(resource, bytes) do
       fill(source, resource, need)
     end
   end
 
-  # Reads the bytes of an entry (by index) or record (by name). Returns them and their offset in the source.
-  @spec locate(Source.t(), reference(), target(), boolean()) ::
-          {:ok, non_neg_integer(), binary()} | {:error, Error.t()}
-  def locate(source, resource, target, whole?) do
-    case Memory.run(fn -> Native.source_reader_locate(resource, target, whole?) end) do
-      {:ok, nil} ->
-        {:ok, 0, <<>>}
-
-      {:ok, {:bytes, offset, 0}} ->
-        {:ok, offset, <<>>}
-
-      {:ok, {:bytes, offset, size}} ->
-        with {:ok, bytes} <- read(source, offset, size), do: {:ok, offset, bytes}
-
-      {:ok, {:header, offset, size}} ->
-        with {:ok, header} <- read(source, offset, size),
-             :ok <- check_header(resource, target, header) do
-          locate(source, resource, target, whole?)
-        end
-
-      {:error, error} ->
-        {:error, error}
-    end
+  # Returns the tensor of an entry (by index), or the bytes of a record (by name); nil if there is no such record.
+  @spec read(Source.t(), reference(), target(), boolean()) ::
+          Handle.result(Tensor.t() | binary() | nil)
+  def read(source, resource, target, verify) do
+    with {:ok, [_ | _] = ranges} <- locate(resource, target, verify),
+         {:ok, pieces} <- read_ranges(source, ranges, []),
+         do: decode(resource, target, verify, pieces)
   end
 
-  defp check_header(resource, target, header) do
-    with {:ok, _} <-
-           Memory.run(fn -> Native.source_reader_check_header(resource, target, header) end),
-         do: :ok
+  # No bytes are needed for a tensor without elements, or inside the pickle.
+  defp locate(resource, target, verify) do
+    with {:ok, []} <- Call.source_reader_locate(resource, target, verify),
+         do: decode(resource, target, verify, [])
   end
 
-  # Returns the tensor of an entry, or the bytes of a record; nil if there is no such record.
-  @spec decode(reference(), target(), boolean(), non_neg_integer(), binary()) ::
-          Handle.result(Tensor.t() | struct() | binary() | nil)
-  def decode(resource, target, verify, offset, bytes) do
-    Memory.run(fn -> Native.source_reader_decode(resource, target, verify, offset, bytes) end)
+  defp decode(resource, target, verify, pieces),
+    do: Call.source_reader_decode(resource, target, verify, pieces)
+
+  defp read_ranges(_source, [], pieces), do: {:ok, pieces}
+
+  defp read_ranges(source, [{offset, size} | ranges], pieces) do
+    with {:ok, bytes} <- read_at(source, offset, size),
+         do: read_ranges(source, ranges, [{offset, bytes} | pieces])
   end
 
   # Reads exactly `size` bytes.
-  @spec read(Source.t(), non_neg_integer(), non_neg_integer()) ::
+  @spec read_at(Source.t(), non_neg_integer(), non_neg_integer()) ::
           {:ok, binary()} | {:error, Error.t()}
-  def read(%module{} = source, offset, size) do
+  def read_at(%module{} = source, offset, size) do
     case call(module, :read_at, [source, offset, size]) do
       {:ok, bytes} when is_binary(bytes) and byte_size(bytes) == size ->
         {:ok, bytes}

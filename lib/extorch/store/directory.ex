@@ -2,7 +2,8 @@ defmodule ExTorch.Store.Directory do
   @moduledoc false
   # The directory of a sharded checkpoint: its lock and its files. Nothing goes through Erlang's file server.
 
-  alias ExTorch.{Error, Memory, Native}
+  alias ExTorch.Error
+  alias ExTorch.Native.Call
 
   @wait_ms 60_000
   @pause_ms 20
@@ -41,13 +42,13 @@ defmodule ExTorch.Store.Directory do
     end
   end
 
-  defp lock(directory), do: Memory.run(fn -> Native.directory_lock(directory) end)
-  defp unlock(lock), do: Memory.run(fn -> Native.directory_unlock(lock) end)
+  defp lock(directory), do: Call.directory_lock(directory)
+  defp unlock(lock), do: Call.directory_unlock(lock)
 
   # Returns the names that have the prefix or the suffix, sorted.
   @spec list(Path.t(), String.t(), String.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def list(directory, prefix, suffix) do
-    case Memory.run(fn -> Native.directory_list(directory, prefix, suffix) end) do
+    case Call.directory_list(directory, prefix, suffix) do
       {:ok, names} -> {:ok, Enum.sort(names)}
       error -> Error.put_path(error, directory)
     end

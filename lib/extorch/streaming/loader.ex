@@ -12,7 +12,8 @@ defmodule ExTorch.Streaming.Loader do
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
-  alias ExTorch.{Error, Memory, Native, Progress}
+  alias ExTorch.{Error, Progress}
+  alias ExTorch.Native.Call
 
   @typep on_tensor :: (String.t(), ExTorch.Tensor.t() -> any())
 
@@ -27,18 +28,21 @@ defmodule ExTorch.Streaming.Loader do
             on_tensor: on_tensor() | nil,
             keep: boolean(),
             expected: non_neg_integer(),
+            deferred: boolean(),
             entries: [Checkpoint.Entry.t()] | nil,
             by_index: tuple() | nil,
             progress: Progress.t() | nil,
-            ready: [[{non_neg_integer(), ExTorch.Tensor.t() | struct()}]],
+            ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}],
             fed: non_neg_integer()
           }
 
   # keep: whether tensors are kept for the object that feed/2 returns
   # expected: the minimum number of bytes until the end of the checkpoint
+  # deferred: the native loader keeps the tensors and returns them at the end. Otherwise it returns each when it is
+  #   complete, because a callback or a device needs it
   # entries: set once the tensors are described, if they are needed
   # by_index: the entries, or the names of the tensors if these are enough
-  # ready: complete tensors as lists of {index, tensor}, newest list first
+  # ready: complete tensors that were returned and are kept, newest first
   # number: the number of this state; the NIFs use it to detect old loaders
   # fed: the number of bytes fed so far
   @enforce_keys [:resource, :ckpt]
@@ -51,6 +55,7 @@ defmodule ExTorch.Streaming.Loader do
     :progress,
     number: 0,
     keep: true,
+    deferred: true,
     expected: 1,
     ready: [],
     fed: 0
@@ -85,14 +90,24 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   @spec start(options(), boolean()) :: t()
   def start({on_tensor, options}, keep) do
-    {resource, checkpoint} = new_native(options)
+    deferred = keep and on_tensor == nil and options.device == :cpu
+    reports = options.on_progress != nil
+    selects = not deferred or reports or options.only != nil
+    {resource, checkpoint} = new(options, {deferred, selects, reports})
     ckpt = %Checkpoint{resource: checkpoint, source: nil, options: options}
-    %__MODULE__{resource: resource, ckpt: ckpt, on_tensor: on_tensor, keep: keep}
+
+    %__MODULE__{
+      resource: resource,
+      ckpt: ckpt,
+      on_tensor: on_tensor,
+      keep: keep,
+      deferred: deferred
+    }
   end
 
-  defp new_native(options) do
-    native = Options.native(options)
-    Memory.run!(fn -> Native.loader_new(native, options.limits[:spool_bytes]) end)
+  defp new(options, flags) do
+    spool_bytes = options.limits[:spool_bytes]
+    Error.unwrap!(Call.loader_new(Options.native(options), spool_bytes, flags))
   end
 
   # The minimum number of bytes until the end of the checkpoint.
@@ -111,11 +126,10 @@ defmodule ExTorch.Streaming.Loader do
   @spec push(t(), iodata(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
           {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
   def push(%__MODULE__{} = loader, chunk, each) do
-    with {:ok, binaries} <- to_binaries(chunk),
-         :ok <- claim(loader) do
-      fed = loader.fed + :erlang.iolist_size(binaries)
-      result = push_claimed(%{loader | fed: fed}, binaries, each)
-      unless match?({:more, _}, result), do: collect_chunks(fed)
+    with {:ok, binaries} <- to_binaries(chunk) do
+      loader = %{loader | fed: loader.fed + :erlang.iolist_size(binaries)}
+      result = push_all(loader, binaries, loader.number, each)
+      unless match?({:more, _}, result), do: collect_chunks(loader.fed)
       result
     end
   end
@@ -124,43 +138,19 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   @spec ended(t()) :: {:error, Error.t()}
   def ended(%__MODULE__{} = loader) do
-    with :ok <- claim(loader) do
-      error = Native.loader_ended(loader.resource)
-      release(loader, true)
-      release_ready(loader)
-      collect_chunks(loader.fed)
-      error
-    end
+    {:error, error} = Call.loader_ended(loader.resource, loader.number)
+    unless error.reason in [:stale, :busy], do: end_now(loader)
+    {:error, error}
   end
 
-  # The loader has ended after an error, and if a callback raises.
-  defp push_claimed(loader, binaries, each) do
-    case push_all(loader, binaries, each) do
-      {:more, loader} ->
-        {:more, %{loader | number: release(loader, false)}}
-
-      {:done, loader, rest} ->
-        result = finish(loader)
-        release(loader, true)
-        with {:ok, term} <- result, do: {:done, term, rest}
-
-      {:error, error, loader} ->
-        release(loader, true)
-        release_ready(loader)
-        {:error, error}
-    end
-  catch
-    kind, reason ->
-      release(loader, true)
-      release_ready(loader)
-      :erlang.raise(kind, reason, __STACKTRACE__)
+  # Frees the tensors that nobody else has. They would stay allocated until the next garbage collection.
+  defp end_now(loader) do
+    release_ready(loader)
+    collect_chunks(loader.fed)
   end
 
-  # Tensors that nobody else has would stay allocated until the next garbage collection.
   defp release_ready(%{on_tensor: nil, ready: ready}) do
-    for list <- ready, {_index, %ExTorch.Tensor{} = tensor} <- list do
-      ExTorch.Tensor.release(tensor)
-    end
+    for {_index, %ExTorch.Tensor{} = tensor} <- ready, do: ExTorch.Tensor.release(tensor)
   end
 
   defp release_ready(_loader), do: :ok
@@ -170,18 +160,13 @@ defmodule ExTorch.Streaming.Loader do
     if fed >= @collect_chunks, do: :erlang.garbage_collect(self(), type: :minor)
   end
 
-  # Only one process at a time may feed a loader, and only its newest state.
-  defp claim(loader) do
-    with {:ok, _} <- Memory.run(fn -> Native.loader_claim(loader.resource, loader.number) end),
-         do: :ok
-  end
-
-  defp release(loader, finished?), do: Native.loader_release(loader.resource, finished?)
-
   defp to_binaries(chunk) when is_binary(chunk), do: {:ok, [chunk]}
 
   defp to_binaries(chunk) do
-    {:ok, :erlang.iolist_to_iovec(chunk)}
+    case :erlang.iolist_to_iovec(chunk) do
+      [] -> {:ok, [""]}
+      binaries -> {:ok, binaries}
+    end
   rescue
     ArgumentError ->
       {:error,
@@ -191,51 +176,95 @@ defmodule ExTorch.Streaming.Loader do
        )}
   end
 
-  defp push_all(loader, [binary | binaries], each) do
-    case push_binary(loader, binary, each) do
-      {:more, loader} -> push_all(loader, binaries, each)
-      {:done, loader, rest} -> {:done, loader, IO.iodata_to_binary([rest | binaries])}
-      {:error, error, loader} -> {:error, error, loader}
-    end
-  end
+  # `number` claims the loader; nil goes on with the claim. After an error, and if a callback raises, the loader has ended.
+  defp push_all(loader, [binary | binaries], number, each) do
+    case feed(loader.resource, number, binary) do
+      {:ok, {:more, number, received, expected, ready}} when is_integer(number) and ready == [] ->
+        loader = %{loader | number: number, expected: expected}
+        push_rest(report(loader, received), binaries, number, each)
 
-  defp push_all(loader, [], _each), do: {:more, loader}
-
-  # The same binary is passed until the NIF returns :more or :done; it remembers its position. :described means that the
-  # tensors are known and can be selected.
-  defp push_binary(loader, binary, each) do
-    case Memory.run(fn -> Native.loader_feed(loader.resource, binary) end) do
-      {:ok, :described} ->
-        case select(loader) do
-          {:ok, loader} -> push_binary(loader, binary, each)
-          {:error, error} -> {:error, error, loader}
-        end
-
-      {:ok, {event, received, expected, ready}} ->
-        loader = report(%{loader | expected: expected}, received, ready)
-
-        with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
-          if event == :again, do: push_binary(loader, binary, each), else: {:more, loader}
-        end
-
-      {:ok, {:done, used, ready}} ->
-        with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
-          Progress.finish(loader.progress)
-          {:done, loader, binary_part(binary, used, byte_size(binary) - used)}
-        end
+      {:ok, event} ->
+        handle(loader, event, [binary | binaries], each)
 
       {:error, error} ->
-        {:error, error, loader}
+        unless error.reason in [:stale, :busy], do: fail(loader)
+        {:error, error}
     end
   end
 
+  defp push_rest(loader, [], number, _each) when is_integer(number), do: {:more, loader}
+  defp push_rest(loader, [], nil, _each), do: {:more, %{loader | number: release(loader, false)}}
+  defp push_rest(loader, binaries, number, each), do: push_all(loader, binaries, number, each)
+
+  # Handles an event of a loader that this process has claimed.
+  defp handle(loader, event, [binary | binaries], each) do
+    case try_event(loader, event, each) do
+      {:again, loader} ->
+        push_all(loader, [binary | binaries], nil, each)
+
+      {:more, loader} ->
+        push_rest(loader, binaries, nil, each)
+
+      {:done, result, used} ->
+        release(loader, true)
+        rest = binary_part(binary, used, byte_size(binary) - used)
+        with {:ok, term} <- result, do: {:done, term, IO.iodata_to_binary([rest | binaries])}
+
+      {:error, error, loader} ->
+        fail(loader)
+        {:error, error}
+    end
+  end
+
+  defp try_event(loader, event, each) do
+    handle_event(loader, event, each)
+  catch
+    kind, reason ->
+      fail(loader)
+      :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  # :described means that the tensors are known and can be selected.
+  defp handle_event(loader, :described, _each) do
+    case select(loader) do
+      {:ok, loader} -> {:again, loader}
+      {:error, error} -> {:error, error, loader}
+    end
+  end
+
+  defp handle_event(loader, {:done, used, ready}, each) do
+    with {:ok, loader} <- add_ready(loader, Enum.reverse(ready), each) do
+      if loader.progress, do: Progress.finish(loader.progress)
+      {:done, finish(loader), used}
+    end
+  end
+
+  defp handle_event(loader, {:more, nil, received, expected, ready}, each) do
+    with {:ok, loader} <- add_all(%{loader | expected: expected}, received, ready, each),
+         do: {:more, loader}
+  end
+
+  defp handle_event(loader, {:again, received, expected, ready}, each) do
+    with {:ok, loader} <- add_all(%{loader | expected: expected}, received, ready, each),
+         do: {:again, loader}
+  end
+
+  defp add_all(loader, received, ready, each),
+    do: loader |> report(received, ready) |> add_ready(Enum.reverse(ready), each)
+
   # If the callback raises, nobody gets the tensors that have just been created.
-  defp report(loader, received, ready) do
+  defp report(loader, received, ready \\ []) do
     %{loader | progress: loader.progress && Progress.report(loader.progress, received)}
   catch
     kind, reason ->
-      release_ready(%{loader | on_tensor: nil, ready: [ready]})
+      release_ready(%{loader | on_tensor: nil, ready: ready})
       :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  # Ends a loader after an error, if the NIF has not ended it.
+  defp fail(loader) do
+    release(loader, true)
+    release_ready(loader)
   end
 
   # ---- Selecting tensors ----
@@ -244,9 +273,7 @@ defmodule ExTorch.Streaming.Loader do
     with {:ok, entries} <- entries(ckpt),
          {:ok, by_index} <- by_index(loader, entries),
          {:ok, indices} <- selected_indices(ckpt, entries),
-         {:ok, {bytes, logical}} <-
-           Memory.run(fn -> Native.loader_select(loader.resource, indices) end),
-         :ok <- BatchLoad.check_total(ckpt, max(bytes, logical)) do
+         {:ok, bytes} <- Call.loader_select(loader.resource, indices) do
       {:ok,
        %{
          loader
@@ -280,19 +307,16 @@ defmodule ExTorch.Streaming.Loader do
 
   defp add_ready(loader, [], _each), do: {:ok, loader}
 
-  defp add_ready(%{by_index: nil} = loader, ready, _each),
-    do: {:ok, %{loader | ready: [ready | loader.ready]}}
-
   defp add_ready(loader, [{index, tensor} | ready], each) do
     case named(loader, index, tensor) do
       {:ok, name, tensor} ->
         if loader.on_tensor, do: loader.on_tensor.(name, tensor)
         each.({name, tensor})
-        kept = if loader.keep, do: [[{index, tensor}] | loader.ready], else: []
+        kept = if loader.keep, do: [{index, tensor} | loader.ready], else: []
         add_ready(%{loader | ready: kept}, ready, each)
 
       {:error, error} ->
-        release_ready(%{loader | on_tensor: nil, ready: [[{index, tensor} | ready]]})
+        release_ready(%{loader | on_tensor: nil, ready: [{index, tensor} | ready]})
         {:error, error, loader}
     end
   end
@@ -310,48 +334,65 @@ defmodule ExTorch.Streaming.Loader do
 
   defp finish(%{keep: false}), do: {:ok, nil}
 
-  defp finish(%{ckpt: ckpt, entries: entries, ready: ready}) do
-    tensors = ready |> Enum.concat() |> List.keysort(0) |> Enum.map(&elem(&1, 1))
+  defp finish(%{deferred: true, ckpt: %{options: %{only: nil} = options}} = loader),
+    do: finish(loader.resource, Handle.style(options))
 
-    if ckpt.options.only do
-      selected = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
-      BatchLoad.assemble(ckpt, entries, selected, tensors)
-    else
-      Handle.object(ckpt, tensors)
+  defp finish(%{ckpt: ckpt, entries: entries} = loader) do
+    with {:ok, tensors} <- kept_tensors(loader) do
+      if ckpt.options.only do
+        selected = Enum.filter(entries, &Options.selected?(ckpt.options, &1))
+        BatchLoad.assemble(ckpt, entries, selected, tensors)
+      else
+        Handle.object(ckpt, tensors)
+      end
     end
+  end
+
+  defp kept_tensors(%{deferred: true} = loader), do: finish(loader.resource, nil)
+
+  defp kept_tensors(%{ready: ready}),
+    do: {:ok, ready |> List.keysort(0) |> Enum.map(&elem(&1, 1))}
+
+  # ---- Native calls ----
+
+  defp feed(resource, number, binary), do: Call.loader_feed(resource, number, binary)
+  defp finish(resource, style), do: Call.loader_finish(resource, style)
+
+  # Ends the claim, and the loader if it has finished or failed. Returns the next number.
+  defp release(loader, ended?) do
+    with {:ok, number} <- Call.loader_release(loader.resource, ended?), do: number
   end
 
   defimpl Collectable do
     alias ExTorch.Streaming.Loader
 
-    # If the enumerable raises, Enum.into/2 passes the first state to the collector. So the newest loader is also kept
-    # in the process dictionary, where :halt finds it.
+    # If the enumerable raises, Enum.into/2 passes the first state to the collector. So the number of the newest state is
+    # kept beside it.
     def into(loader) do
-      key = {Loader, loader.resource}
-      Process.put(key, loader)
-      {{:more, loader}, &collect(&1, &2, key)}
+      newest = :atomics.new(1, signed: false)
+      :atomics.put(newest, 1, loader.number)
+      {{:more, loader}, &collect(&1, &2, newest)}
     end
 
-    defp collect({:more, loader}, {:cont, chunk}, key) do
-      Process.delete(key)
+    defp collect({:more, loader}, {:cont, chunk}, newest) do
       result = Loader.feed(loader, chunk)
-      with {:more, loader} <- result, do: Process.put(key, loader)
+      with {:more, loader} <- result, do: :atomics.put(newest, 1, loader.number)
       result
     end
 
-    defp collect({:done, term, rest}, {:cont, chunk}, _key), do: {:done, term, [rest, chunk]}
-    defp collect({:error, error}, {:cont, _chunk}, _key), do: {:error, error}
+    defp collect({:done, term, rest}, {:cont, chunk}, _newest), do: {:done, term, [rest, chunk]}
+    defp collect({:error, error}, {:cont, _chunk}, _newest), do: {:error, error}
+    defp collect({:more, loader}, :done, _newest), do: Loader.ended(loader)
 
-    defp collect(state, command, key) do
-      newest = Process.delete(key)
+    defp collect({:done, term, rest}, :done, _newest),
+      do: {:ok, term, IO.iodata_to_binary(rest)}
 
-      case {command, state} do
-        {:done, {:more, loader}} -> Loader.ended(loader)
-        {:done, {:done, term, rest}} -> {:ok, term, IO.iodata_to_binary(rest)}
-        {:done, {:error, error}} -> {:error, error}
-        {:halt, _} -> newest && Loader.ended(newest)
-      end
-    end
+    defp collect({:error, error}, :done, _newest), do: {:error, error}
+
+    defp collect({:more, loader}, :halt, newest),
+      do: Loader.ended(%{loader | number: :atomics.get(newest, 1)})
+
+    defp collect(_state, :halt, _newest), do: :ok
   end
 
   defimpl Inspect do
