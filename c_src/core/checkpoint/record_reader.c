@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/memory/memory.h"
-#include "core/os/cpu_yield.h"
 
 enum {
   CHUNK = 512 << 10,      /* bytes per read of a file; between two reads the reader can be stopped */
@@ -70,7 +69,6 @@ xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, voi
     return copy(r, to, from, size, error);
   }
   for (size_t at = 0; at < size; at += CHUNK) {
-    if (size >= WINDOW) xt_cpu_yield();
     xt_status status = xt_record_reader_check_stop(r, error);
     if (status == XT_STATUS_ok)
       status = xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);

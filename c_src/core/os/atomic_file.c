@@ -12,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/os/cpu_yield.h"
 #include "core/os/directory.h"
 #include "core/os/random.h"
 
@@ -231,7 +230,6 @@ xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size,
                           "unchanged");
     if (written < 0) return failed(error, "written", errno);
     from += written, size -= (size_t)written, f->offset += (uint64_t)written;
-    xt_cpu_yield();
   }
   return XT_STATUS_ok;
 }

@@ -13,7 +13,7 @@ bool xt_thread_start(void *(*run)(void *argument), void *argument);
 /* Sets the name of the calling thread, which debuggers and `top -H` show. At most 15 characters. */
 void xt_thread_set_name(const char *name);
 
-/* Yields the CPU once. See cpu_yield.h for long jobs. */
+/* Yields the CPU once. */
 void xt_thread_yield(void);
 
 /* ---- Mutexes ---- */
