@@ -51,11 +51,11 @@ defmodule Bench.Measure do
     end
   end
 
-  @doc "Prints the gaps of the tickers that ran beside ExTorch and beside the plain loops."
-  def print_gaps(gaps, baseline) do
+  @doc "Prints the gaps of the tickers that ran beside ExTorch and beside what it is compared with."
+  def print_gaps(gaps, baseline, label \\ "beside the plain loop in another process") do
     IO.puts(
       "99.9th percentile of the gaps between ticks of a 1 ms timer: #{summary(gaps)}; " <>
-        "beside the plain loop in another process: #{summary(baseline)}"
+        "#{label}: #{summary(baseline)}"
     )
   end
 

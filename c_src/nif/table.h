@@ -22,6 +22,7 @@
   X(memory_live, 0, XT_NORMAL)               \
   X(memory_budget, 0, XT_NORMAL)             \
   X(memory_set_budget, 1, XT_NORMAL)         \
+  X(memory_set_background, 1, XT_NORMAL)     \
   X(memory_collect_begin, 0, XT_NORMAL)      \
   X(memory_collect_wait, 3, XT_DIRTY_IO)     \
   X(op, 3, XT_NORMAL)                        \

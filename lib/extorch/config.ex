@@ -13,19 +13,50 @@ defmodule ExTorch.Config do
   |---|---|---|
   | `:num_threads` | LibTorch's default | the number of threads within one operator; each dirty CPU scheduler that runs an operator may use this many |
   | `:budget` | 90 % of the memory that is available when ExTorch is loaded (see below) | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
+  | `:background` | `true` | what may run in the background to make calls faster: `true` for all, `false` for none, or a list (see below) |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
 
   The default budget is 90 % of the least of: the available memory of the machine (`MemAvailable` of Linux), and for the
   control group of the node and each of its parents (containers, systemd units; version 1 or 2) its limit minus what it
   uses, where file cache counts as free. On systems without `/proc` there is no default: set `:budget`. It is computed
   once. `ExTorch.Memory.set_budget/1` changes the budget of a running node.
+
+  None of the uses of `:background` is needed, and nothing waits for them. The first two need a thread that runs only
+  while a CPU is idle, which exists on Linux 6.4 and newer:
+
+    * `:prefault` touches the memory of a large load before it is read into
+    * `:checksum` computes the checksums of a large save before they are written
+    * `:block_cache` keeps freed blocks of 2 to 32 MiB for about a second, at most 32 MiB in total, and uses them again
   """
+
+  @background_uses [:prefault, :checksum, :block_cache]
+
+  @typedoc "Work that may run in the background."
+  @type background_use :: :prefault | :checksum | :block_cache
 
   @default_key {__MODULE__, :default_budget}
 
   @doc "Returns the configured budget of native bytes."
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Application.get_env(:extorch, :budget) || default_budget()
+
+  @doc "Returns the configured uses of the background as a list."
+  @spec background() :: [background_use()]
+  def background, do: background(Application.get_env(:extorch, :background, true))
+
+  @doc false
+  @spec background(boolean() | [background_use()]) :: [background_use()]
+  def background(true), do: @background_uses
+  def background(false), do: []
+
+  def background(uses) do
+    if is_list(uses) and uses -- @background_uses == [] do
+      uses
+    else
+      raise ArgumentError,
+            "expected :background to be true, false or a list of #{inspect(@background_uses)}, got #{inspect(uses)}"
+    end
+  end
 
   @doc "Returns the number of native bytes that a process may allocate before it is garbage collected."
   @spec collect_after() :: pos_integer()

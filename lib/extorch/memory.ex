@@ -60,6 +60,17 @@ defmodule ExTorch.Memory do
   end
 
   @doc """
+  Sets what may run in the background of the running node: `true`, `false`, or a list as in `ExTorch.Config`.
+
+      iex> ExTorch.Memory.set_background([:checksum])
+      :ok
+      iex> ExTorch.Memory.set_background(true)
+      :ok
+  """
+  @spec set_background(boolean() | [Config.background_use()]) :: :ok
+  def set_background(uses), do: Native.memory_set_background(Config.background(uses))
+
+  @doc """
   Garbage collects the calling process and waits until its unused native memory is freed.
 
   This is intended for tests and benchmarks. Other code does not need to call it.

@@ -39,6 +39,7 @@ defmodule ExTorch.Native do
          {:ok, libraries, 0} <- native_load(Path.join(dir, "extorch_torch.so"), threads) do
       :persistent_term.erase(@reason_key)
       memory_set_budget(ExTorch.Config.budget())
+      memory_set_background(ExTorch.Config.background())
       warn_about_several(libraries)
     else
       {:error, %{message: message}} ->
@@ -106,6 +107,7 @@ defmodule ExTorch.Native do
   nif memory_live() :: %{atom() => non_neg_integer()}
   nif memory_budget() :: non_neg_integer() | :infinity
   nif memory_set_budget(bytes :: non_neg_integer() | :infinity) :: :ok
+  nif memory_set_background(uses :: [ExTorch.Config.background_use()]) :: :ok
   nif memory_collect_begin() :: reference()
 
   nif memory_collect_wait(

@@ -161,4 +161,23 @@ defmodule ExTorch.MemoryTest do
     for ref <- refs, do: assert_receive({:DOWN, ^ref, _, _, _}, 10_000)
     assert_live(before)
   end
+
+  test "set_background/1 takes a boolean or a list of uses" do
+    on_exit(fn -> ExTorch.Memory.set_background(true) end)
+
+    for uses <- [false, [], [:prefault], [:checksum, :block_cache], true] do
+      assert ExTorch.Memory.set_background(uses) == :ok
+      tensor = ExTorch.ones({3 * 1024 * 1024}, dtype: :uint8)
+      path = Path.join(System.tmp_dir!(), "background_#{System.unique_integer([:positive])}.pt")
+      ExTorch.save!(%{t: tensor}, path, fsync: false)
+      assert ExTorch.Tensor.equal?(ExTorch.load!(path, verify: true)["t"], tensor)
+      File.rm!(path)
+    end
+
+    for uses <- [:prefault, [:unknown], nil, "checksum"] do
+      assert_raise ArgumentError, ~r/expected :background to be/, fn ->
+        ExTorch.Memory.set_background(uses)
+      end
+    end
+  end
 end

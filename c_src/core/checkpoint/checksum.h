@@ -17,7 +17,7 @@ typedef struct {
   void *owner;
 } xt_owner;
 
-/* Returns NULL without memory. */
+/* Returns NULL without memory, and if this use of the background thread is turned off. */
 xt_checksum *xt_checksum_new(const uint8_t *data, size_t size, xt_owner keeper);
 
 /* Lets the background thread process the bytes before `limit`, a multiple of the piece size or the end. These bytes

@@ -1,5 +1,6 @@
 #include "core/memory/block_cache.h"
 
+#include "core/os/background.h"
 #include "core/os/pages.h"
 #include "core/os/thread.h"
 
@@ -61,7 +62,8 @@ static bool expire(void) {
 void xt_block_cache_put(xt_block *block) {
   xt_block *evicted[MAX_BLOCKS];
   size_t n = 0;
-  if (capacity(block) > MAX_BYTES || !xt_reaper_start()) { /* without the reaper blocks would never expire */
+  /* without the reaper blocks would never expire */
+  if (capacity(block) > MAX_BYTES || !xt_background_enabled(XT_BACKGROUND_block_cache) || !xt_reaper_start()) {
     xt_block_free(block);
     return;
   }

@@ -19,6 +19,7 @@ static void touch(void *subject, size_t from, size_t to, const atomic_bool *canc
 static void drop(void *subject) { xt_region_drop_later(subject); }
 
 void xt_prefault(xt_region *region, size_t from, size_t to) {
+  if (!xt_background_enabled(XT_BACKGROUND_prefault)) return;
   if (!xt_background_submit((xt_background_job){touch, drop, xt_region_keep(region), from, to})) drop(region);
 }
 

@@ -12,6 +12,12 @@
 #include <sys/utsname.h>
 #endif
 
+static atomic_bool turned_off[XT_BACKGROUND_COUNT];
+
+bool xt_background_enabled(xt_background_use use) { return !atomic_load(&turned_off[use]); }
+
+void xt_background_enable(xt_background_use use, bool on) { atomic_store(&turned_off[use], !on); }
+
 enum { SLOTS = 16 };
 
 /* The states of a slot:

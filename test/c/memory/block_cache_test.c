@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "core/memory/memory.h"
+#include "core/os/background.h"
 
 enum { MIB = 1 << 20 };
 
@@ -51,6 +52,13 @@ static void very_large_blocks_are_not_cached(void) {
   CHECK(!xt_block_cache_take(100 * MIB));
 }
 
+static void nothing_is_cached_while_it_is_turned_off(void) {
+  xt_background_enable(XT_BACKGROUND_block_cache, false);
+  xt_memory_free(xt_memory_alloc(2 * MIB));
+  xt_background_enable(XT_BACKGROUND_block_cache, true);
+  CHECK(!xt_block_cache_take(2 * MIB));
+}
+
 static void blocks_are_freed_after_about_a_second(void) {
   xt_memory_free(xt_memory_alloc(2 * MIB));
   nanosleep(&(struct timespec){2, 0}, NULL);
@@ -60,5 +68,6 @@ static void blocks_are_freed_after_about_a_second(void) {
 int main(void) {
   return RUN_TESTS("block_cache", a_freed_block_serves_the_next_request_that_fits,
                    a_request_that_fits_none_empties_the_cache, more_blocks_than_the_cache_holds,
-                   very_large_blocks_are_not_cached, blocks_are_freed_after_about_a_second);
+                   very_large_blocks_are_not_cached, nothing_is_cached_while_it_is_turned_off,
+                   blocks_are_freed_after_about_a_second);
 }

@@ -37,4 +37,12 @@ static void a_paused_job_is_canceled_at_once(void) {
   for (int i = 0; i < JOBS; i++) CHECK(atomic_load(&jobs[i]) <= STARTED + DROPPED && atomic_load(&jobs[i]) != STARTED);
 }
 
-int main(void) { return RUN_TESTS("background", a_paused_job_is_canceled_at_once); }
+static void each_use_is_switched_alone(void) {
+  xt_background_enable(XT_BACKGROUND_checksum, false);
+  CHECK(!xt_background_enabled(XT_BACKGROUND_checksum));
+  CHECK(xt_background_enabled(XT_BACKGROUND_prefault) && xt_background_enabled(XT_BACKGROUND_block_cache));
+  xt_background_enable(XT_BACKGROUND_checksum, true);
+  CHECK(xt_background_enabled(XT_BACKGROUND_checksum));
+}
+
+int main(void) { return RUN_TESTS("background", a_paused_job_is_canceled_at_once, each_use_is_switched_alone); }
