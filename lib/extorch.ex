@@ -215,6 +215,57 @@ defmodule ExTorch do
   def save!(term, path, opts \\ []), do: Error.unwrap!(save(term, path, opts))
 
   @doc """
+  Converts a checkpoint from any format to any other.
+
+      iex> pt = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> st = Path.rootname(pt) <> ".safetensors"
+      iex> ExTorch.save!(%{"model" => %{"w" => ExTorch.tensor([1.5, 2.0])}, "epoch" => 3}, pt)
+      iex> ExTorch.convert(pt, st, top_level_key: "model", dtype: :bfloat16)
+      :ok
+      iex> ExTorch.load!(st)["w"].dtype
+      :bfloat16
+      iex> {:error, error} = ExTorch.convert(pt, st)
+      iex> error.message
+      "only tensors can be converted in this way, but the file also contains \\"epoch\\"; use tensors_only: true to leave out what is not a tensor, or top_level_key: to convert a part"
+      iex> Enum.each([pt, st], &File.rm!/1)
+      :ok
+
+  The source is as in `ExTorch.Checkpoint.state_dict/2`. The sink is the path of a file, which is replaced atomically as
+  in `save/3`; with `:max_shard_size`, or if it is a directory or ends in `.index.json`, the result is a Hugging Face
+  index with shards.
+
+  A file is mapped, and its tensors are written from the mapping, so that memory stays bounded. Records that cannot be
+  mapped (compressed, misaligned or of the other byte order) are read into memory. A source that is not a file is copied
+  to a temporary file beside the sink, unless its tensors have less than 32 MiB.
+
+  From one of the formats of `torch.save` to another, the whole object is kept: optimizer values, nested dicts, classes.
+  All else contains only names and tensors: safetensors, shards, and the result of `:top_level_key`, `:rename` or
+  `tensors_only: true`. These have the names of `ExTorch.Checkpoint.state_dict/2`. It is an error if the file contains
+  other values, which would be lost, unless `tensors_only: true` is given. The `__metadata__` of safetensors files is kept
+  in safetensors files.
+
+  ## Options
+
+    * `:format` - as in `save/3`
+    * `:dtype` - the dtype to convert floats to; or a map of dtypes (`%{float32: :float16, int64: :int32}`); or a function
+      of the name, or of the name and the entry, that returns a dtype or `nil`
+    * `:only`, `:except` - filters as in `load/2`. Other tensors are left out.
+    * `:top_level_key`, `:rename` - as in `ExTorch.Checkpoint.state_dict/2`
+    * `:tensors_only` - if `true`, leaves out what is not a tensor. Defaults to `false`.
+    * `:max_shard_size` - as in `ExTorch.Store.Sharded`
+    * `:metadata`, `:fsync`, `:duplicate` - as in `save/3`; `:metadata` is added to that of the source
+    * `:compact` - as in `save/3`. Defaults to `true` with `:only` or `:except`, otherwise to `false`.
+    * `:strict`, `:verify`, `:limits`, `:offset` - as in `load/2`
+    * `:on_progress` - as in `load/2`, about what is written
+  """
+  @spec convert(ExTorch.Checkpoint.source(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
+  def convert(source, sink, opts \\ []), do: ExTorch.Convert.convert(source, sink, opts)
+
+  @doc "Same as `convert/3` but raises on error."
+  @spec convert!(ExTorch.Checkpoint.source(), Path.t(), keyword()) :: :ok
+  def convert!(source, sink, opts \\ []), do: Error.unwrap!(convert(source, sink, opts))
+
+  @doc """
   Compares two checkpoints: names, shapes, dtypes and values.
 
   The sources are as in `ExTorch.Checkpoint.state_dict/2`: any files, in any format. The tensors are compared one after

@@ -11,9 +11,9 @@ defmodule ExTorch.Diff do
   Names are in the order of the first checkpoint. `inspect/1` shows the largest differences last, and then a summary.
   """
 
-  alias ExTorch.Checkpoint.{BatchLoad, Reader, StateDict}
+  alias ExTorch.Checkpoint.{BatchLoad, Reader, StateDict, Values}
   alias ExTorch.{Checkpoint, DType, Error, Options, Progress, Tensor}
-  alias ExTorch.Diff.{Change, Values}
+  alias ExTorch.Diff.Change
   alias ExTorch.Tensor.Compare
 
   @type value :: %{:name => String.t(), optional(:a) => term(), optional(:b) => term()}
@@ -68,7 +68,7 @@ defmodule ExTorch.Diff do
     open(a, reading, selection, options.values, fn a_items, a_values ->
       open(b, reading, others, options.values, fn b_items, b_values ->
         with {:ok, diff} <- compare(a_items, b_items, options),
-             do: {:ok, %{diff | values: Values.diff(a_values, b_values)}}
+             do: {:ok, %{diff | values: compare_values(a_values, b_values)}}
       end)
     end)
   end
@@ -126,6 +126,22 @@ defmodule ExTorch.Diff do
     end
   end
 
+  defp compare_values(a, b) do
+    {map_a, map_b} = {Map.new(a), Map.new(b)}
+
+    for name <- Enum.uniq(Enum.map(a ++ b, &elem(&1, 0))),
+        Map.fetch(map_a, name) != Map.fetch(map_b, name) do
+      Map.merge(%{name: name}, Map.merge(field(map_a, name, :a), field(map_b, name, :b)))
+    end
+  end
+
+  defp field(map, name, key) do
+    case map do
+      %{^name => value} -> %{key => value}
+      _ -> %{}
+    end
+  end
+
   # ---- One tensor ----
 
   # Returns {:ok, change}, which is nil if the tensors are equal.
@@ -140,7 +156,7 @@ defmodule ExTorch.Diff do
     cond do
       a.shape != b.shape -> {:ok, change}
       a.kind == :meta or b.kind == :meta -> {:ok, without_values(change, a, b)}
-      true -> compare_values(change, {ckpt_a, a}, {ckpt_b, b}, options)
+      true -> compare_both(change, {ckpt_a, a}, {ckpt_b, b}, options)
     end
   end
 
@@ -155,7 +171,7 @@ defmodule ExTorch.Diff do
 
   defp without_values(change, _a, _b), do: %{change | what: change.what ++ [:values]}
 
-  defp compare_values(change, {ckpt_a, a}, {ckpt_b, b}, options) do
+  defp compare_both(change, {ckpt_a, a}, {ckpt_b, b}, options) do
     with {:ok, tensor_a} <- read(ckpt_a, a),
          {:ok, tensor_b} <- read(ckpt_b, b) do
       result = compare_tensors(change, tensor_a, tensor_b, options)

@@ -109,13 +109,17 @@ defmodule ExTorch.Saver do
     booleans = Enum.filter([:fsync, :compact, :duplicate], &Keyword.has_key?(known, &1))
     Options.booleans!(options, booleans)
 
-    unless options[:format] in [nil | @formats] do
-      names = Enum.map_join(@formats, ", ", &inspect/1)
-      Options.invalid!(:format, "one of #{names}", options[:format])
-    end
-
+    check_format!(options[:format])
     Progress.check!(options[:on_progress])
     options
+  end
+
+  @spec check_format!(term()) :: :ok
+  def check_format!(format) when format in [nil | @formats], do: :ok
+
+  def check_format!(other) do
+    names = Enum.map_join(@formats, ", ", &inspect/1)
+    Options.invalid!(:format, "one of #{names}", other)
   end
 
   # Returns the metadata as a sorted list of strings.

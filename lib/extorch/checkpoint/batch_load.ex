@@ -34,38 +34,40 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   end
 
   # Replaces the selected entries by their tensors. Both lists are in file order.
-  defp merge([entry | entries], [%{index: index} | selected], [tensor | tensors])
-       when entry.index == index do
+  @spec merge([Entry.t()], [Entry.t()], [term()]) :: [term()]
+  def merge([entry | entries], [%{index: index} | selected], [tensor | tensors])
+      when entry.index == index do
     [tensor | merge(entries, selected, tensors)]
   end
 
-  defp merge([entry | entries], selected, tensors),
+  def merge([entry | entries], selected, tensors),
     do: [entry | merge(entries, selected, tensors)]
 
-  defp merge([], [], []), do: []
+  def merge([], [], []), do: []
 
   # Removes dict items whose value is an entry.
-  defp prune(%Entry{} = entry), do: entry
+  @spec prune(term()) :: term()
+  def prune(%Entry{} = entry), do: entry
 
-  defp prune(%ExTorch.Python.Dict{pairs: pairs} = dict) do
+  def prune(%ExTorch.Python.Dict{pairs: pairs} = dict) do
     %{
       dict
       | pairs: for({key, value} <- pairs, not is_struct(value, Entry), do: {key, prune(value)})
     }
   end
 
-  defp prune(%_{} = struct), do: struct
+  def prune(%_{} = struct), do: struct
 
-  defp prune(map) when is_map(map) do
+  def prune(map) when is_map(map) do
     for {key, value} <- map, not is_struct(value, Entry), into: %{}, do: {key, prune(value)}
   end
 
-  defp prune(list) when is_list(list), do: Enum.map(list, &prune/1)
+  def prune(list) when is_list(list), do: Enum.map(list, &prune/1)
 
-  defp prune(tuple) when is_tuple(tuple),
+  def prune(tuple) when is_tuple(tuple),
     do: tuple |> Tuple.to_list() |> prune() |> List.to_tuple()
 
-  defp prune(other), do: other
+  def prune(other), do: other
 
   # Reads the tensors of the entries, which are in file order. If `sparing`, reads only the tensors, not their storages,
   # where they are a small part of these. Not for sources.

@@ -1,6 +1,6 @@
-defmodule ExTorch.Diff.Values do
+defmodule ExTorch.Checkpoint.Values do
   @moduledoc false
-  # Compares what two checkpoints contain besides tensors.
+  # What a checkpoint contains besides tensors, as a flat list.
 
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.Python.{Dict, Object, TensorSubclass}
@@ -53,21 +53,4 @@ defmodule ExTorch.Diff.Values do
 
   defp text(key) when is_binary(key) or is_integer(key), do: to_string(key)
   defp text(key), do: inspect(key)
-
-  @spec diff([{String.t(), term()}], [{String.t(), term()}]) :: [ExTorch.Diff.value()]
-  def diff(a, b) do
-    {map_a, map_b} = {Map.new(a), Map.new(b)}
-    names = Enum.uniq(Enum.map(a ++ b, &elem(&1, 0)))
-
-    for name <- names, Map.fetch(map_a, name) != Map.fetch(map_b, name) do
-      Map.merge(%{name: name}, Map.merge(field(map_a, name, :a), field(map_b, name, :b)))
-    end
-  end
-
-  defp field(map, name, key) do
-    case map do
-      %{^name => value} -> %{key => value}
-      _ -> %{}
-    end
-  end
 end
