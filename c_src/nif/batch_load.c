@@ -238,6 +238,27 @@ ERL_NIF_TERM xt_nif_batch_load_finish(ErlNifEnv *env, int argc, const ERL_NIF_TE
   return run(env, argv, finish);
 }
 
+enum { MAX_AHEAD = 64 };
+
+/* batch_load_ahead(batch_load) :: {:ok, [{offset, size}], 0} | {:error, e}     the ranges needed after the current one
+ */
+ERL_NIF_TERM xt_nif_batch_load_ahead(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  batch_load *self;
+  xt_need ranges[MAX_AHEAD];
+  ERL_NIF_TERM list = xt_am_nil;
+  (void)argc;
+  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self)) return enif_make_badarg(env);
+  if (!enter_load(env, self, &list)) return list;
+  size_t count = xt_batch_load_ahead(&self->load, ranges, MAX_AHEAD);
+  xt_busy_leave(&self->busy);
+  list = enif_make_list(env, 0);
+  while (count--) {
+    ERL_NIF_TERM offset = enif_make_uint64(env, ranges[count].offset), size = enif_make_uint64(env, ranges[count].size);
+    list = enif_make_list_cell(env, enif_make_tuple2(env, offset, size), list);
+  }
+  return xt_make_ok(env, list);
+}
+
 /* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */
 ERL_NIF_TERM xt_nif_batch_load_close(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   batch_load *self;

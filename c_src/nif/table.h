@@ -54,6 +54,7 @@
   X(batch_load_begin, 4, XT_DIRTY_CPU)       \
   X(batch_load_step, 2, XT_DIRTY_IO)         \
   X(batch_load_fill, 2, XT_DIRTY_CPU)        \
+  X(batch_load_ahead, 1, XT_DIRTY_CPU)       \
   X(batch_load_finish, 2, XT_DIRTY_IO)       \
   X(batch_load_close, 1, XT_NORMAL)          \
   X(checkpoint_read_record, 5, XT_DIRTY_IO)  \
@@ -66,6 +67,7 @@
   X(loader_release, 2, XT_NORMAL)            \
   X(loader_ended, 2, XT_DIRTY_CPU)           \
   X(json_read, 2, XT_DIRTY_IO)               \
+  X(json_parse, 1, XT_DIRTY_CPU)             \
   X(saver_begin, 5, XT_DIRTY_CPU)            \
   X(saver_open, 3, XT_DIRTY_IO)              \
   X(saver_step, 2, XT_DIRTY_IO)              \

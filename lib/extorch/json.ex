@@ -12,4 +12,7 @@ defmodule ExTorch.JSON do
       do: Error.put_path(Call.json_read(path, max_bytes), path),
       else: {:error, Error.new(:not_found, "expected a path")}
   end
+
+  @spec parse(binary()) :: {:ok, term()} | {:error, Error.t()}
+  def parse(text), do: Memory.run(fn -> Native.json_parse(text) end)
 end

@@ -216,6 +216,7 @@ defmodule ExTorch.Native do
   nif batch_load_fill(batch :: reference(), bytes :: binary() | nil) ::
         result({:need, non_neg_integer(), non_neg_integer(), non_neg_integer()} | :done)
 
+  nif batch_load_ahead(batch :: reference()) :: result([{non_neg_integer(), pos_integer()}])
   nif batch_load_finish(batch :: reference(), style :: style() | nil) :: result(term())
   nif batch_load_close(batch :: reference()) :: :ok
 
@@ -247,6 +248,8 @@ defmodule ExTorch.Native do
 
   # ---- JSON ----
   nif json_read(path :: binary(), max_bytes :: non_neg_integer()) :: result(term())
+
+  nif json_parse(text :: binary()) :: result(term())
 
   # ---- Saving ----
   nif saver_begin(

@@ -23,6 +23,7 @@ typedef struct {
   bool failed;
   xt_need need;     /* the range that xt_batch_load_fill expects */
   size_t need_next; /* index into `order` after the storages in that range */
+  bool partial;     /* the range ends within a large storage */
 
   /* the large storage that is partly read between two steps, or a NULL region */
   xt_region *region;
@@ -38,9 +39,14 @@ xt_status xt_batch_load_step(xt_batch_load *load, uint64_t budget, bool *finishe
 
 /* For a file that the caller reads: sets *need to the next range of the file, with `to` NULL; its size is 0 only after
  * the last storage. Then xt_batch_load_fill takes the bytes of that range and reads the storages in it. Small ones are
- * copied from `bytes`; a large one that needs no conversion shares it. */
+ * copied from `bytes`; one of 2 to 8 MiB that needs no conversion shares it; larger ones are read in pieces of 8 MiB,
+ * which are copied into the memory of the storage. */
 xt_status xt_batch_load_need(xt_batch_load *load, xt_need *need, xt_error *error);
 xt_status xt_batch_load_fill(xt_batch_load *load, xt_region *bytes, xt_error *error);
+
+/* Lists up to `max` ranges that will be needed after the current need, in this order. Returns their number. A range may
+ * turn out to be up to 64 KiB longer than what is needed of it, or not to be needed if it is not longer than that. */
+size_t xt_batch_load_ahead(const xt_batch_load *load, xt_need *ranges, size_t max);
 
 void xt_batch_load_free(xt_batch_load *load);
 

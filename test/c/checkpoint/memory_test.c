@@ -114,6 +114,54 @@ static void a_load_that_gets_wrong_bytes_fails(void) {
   free(damaged);
 }
 
+/* A storage of more than 8 MiB is read in pieces, and its ranges are announced. */
+static void a_large_storage_is_read_in_pieces(void) {
+  enum { HUGE = (20 << 20) + 12 };
+  zip_builder zip = {0};
+  xt_pickler p;
+  sample s;
+  xt_batch_load load;
+  xt_need need, ahead[8];
+  bool wanted[2] = {true, true};
+  uint8_t *data = malloc(HUGE);
+  const sample_view two[] = {{"x", "x", bytes_class, HUGE, 0, 1, {HUGE}, {1}},
+                             {"s", "s", bytes_class, 16, 0, 1, {16}, {1}}};
+  for (size_t i = 0; i < HUGE; i++) data[i] = (uint8_t)(i * 31 >> 3);
+  put_views(&p, two, 2);
+  zip_add(&zip, "a/data.pkl", p.out.data, p.out.size);
+  zip_add(&zip, "a/data/x", data, HUGE);
+  zip_add(&zip, "a/data/s", "0123456789abcdef", 16);
+  zip_finish(&zip);
+  CHECK(sample_open(&s, zip.out.data, zip.out.size) == XT_STATUS_ok);
+  xt_record_reader reader = {.checkpoint = &s.checkpoint, .verify = true};
+  for (int known = 0; known < 2; known++) { /* the second time, the offset of the data is known */
+    CHECK(xt_batch_load_begin(&load, &reader, wanted, &s.error) == XT_STATUS_ok);
+    CHECK(xt_batch_load_ahead(&load, ahead, 8) == 0); /* before the first need */
+    size_t needs = 0, predicted = 0, listed = 0;
+    while (xt_batch_load_need(&load, &need, &s.error) == XT_STATUS_ok && need.size) {
+      CHECK(need.size <= (8 << 20) + (1 << 18) && need.offset + need.size <= zip.out.size);
+      for (size_t i = 0; i < listed; i++)
+        if (ahead[i].offset == need.offset && ahead[i].size >= need.size) predicted++;
+      listed = xt_batch_load_ahead(&load, ahead, 8);
+      CHECK(xt_batch_load_ahead(&load, ahead, 1) == (listed ? 1 : 0));
+      CHECK(xt_batch_load_ahead(&load, ahead, 8) == listed);
+      xt_region *region = xt_region_new(need.size, 0);
+      memcpy(region->data, zip.out.data + need.offset, need.size);
+      CHECK(xt_batch_load_fill(&load, region, &s.error) == XT_STATUS_ok);
+      xt_region_drop(region);
+      needs++;
+    }
+    CHECK(needs == 4 && predicted == 3 && load.done == load.total);
+    CHECK(!memcmp(load.regions[0]->data, data, HUGE) && !memcmp(load.regions[1]->data, "0123456789abcdef", 16));
+    CHECK(xt_batch_load_ahead(&load, ahead, 8) == 0);
+    xt_batch_load_free(&load);
+  }
+  sample_free(&s);
+  zip_free(&zip);
+  xt_pickler_free(&p);
+  free(data);
+}
+
 /* An empty storage alone needs no bytes, but a little memory. */
 static void an_empty_storage_needs_memory(void) {
   zip_builder zip = {0};
@@ -246,6 +294,6 @@ static void a_gzip_file_that_expands_too_much(void) {
 
 int main(void) {
   return RUN_TESTS("memory of files", a_load_asks_for_its_bytes, a_load_that_gets_wrong_bytes_fails,
-                   an_empty_storage_needs_memory, every_limit_of_memory, every_budget, nodes,
-                   a_gzip_file_that_expands_too_much);
+                   a_large_storage_is_read_in_pieces, an_empty_storage_needs_memory, every_limit_of_memory,
+                   every_budget, nodes, a_gzip_file_that_expands_too_much);
 }
