@@ -33,7 +33,11 @@ defmodule ExTorch.MixProject do
     ]
   end
 
-  def application, do: [mod: {ExTorch.Application, []}, extra_applications: [:logger]]
+  def application,
+    do: [
+      mod: {ExTorch.Application, []},
+      extra_applications: [:logger, crypto: :optional, public_key: :optional, ssl: :optional]
+    ]
 
   defp deps do
     [
@@ -77,7 +81,7 @@ defmodule ExTorch.MixProject do
         Checkpoints: [
           ExTorch.Checkpoint,
           ExTorch.Checkpoint.Entry,
-          ExTorch.Source
+          ~r/^ExTorch\.Source/
         ],
         "Python values": ~r/^ExTorch\.Python/,
         Streams: ~r/^ExTorch\.Streaming/,

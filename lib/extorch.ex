@@ -139,8 +139,8 @@ defmodule ExTorch do
       {:ok, state_dict} = ExTorch.load("model.pt")
       state_dict["encoder.weight"]
 
-  The source may also be a Hugging Face index (`model.safetensors.index.json`) or the directory that contains it; all
-  shards are then returned as one map. Each storage is read once, and tensors that shared memory when they were saved
+  The source may be a URL (`ExTorch.Source.HTTP`). It may also be a Hugging Face index (`model.safetensors.index.json`)
+  or the directory that contains it; all shards are then returned as one map. Each storage is read once, and tensors that shared memory when they were saved
   share it again. Use `ExTorch.Checkpoint` to read single tensors of the same files on demand.
 
   ## Options
@@ -157,9 +157,11 @@ defmodule ExTorch do
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
-    if ExTorch.Store.Sharded.index?(source),
-      do: ExTorch.Store.Sharded.load(source, opts),
-      else: ExTorch.Checkpoint.load(source, opts)
+    with {:ok, source} <- ExTorch.Source.resolve(source) do
+      if ExTorch.Store.Sharded.index?(source),
+        do: ExTorch.Store.Sharded.load(source, opts),
+        else: ExTorch.Checkpoint.load(source, opts)
+    end
   end
 
   @doc "Same as `load/2` but raises on error."

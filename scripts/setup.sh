@@ -32,6 +32,7 @@ has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
 has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }
 has_venv() { python3 -c 'import ensurepip, venv'; }
 has_aarch64() { [ "$(uname -m)" = aarch64 ] || command -v qemu-aarch64-static || command -v qemu-aarch64; }
+has_nginx() { command -v nginx || [ -x /usr/sbin/nginx ]; }
 has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
 
 case $job in
@@ -48,6 +49,8 @@ case $job in
   test | check)
     need python3-torch "a Python with torch (EXTORCH_PYTHON), to compare with" has_python_torch
     need strace "strace, to make disks fail" command -v strace
+    need nginx-light "nginx, to read checkpoints from" has_nginx
+    need openssl "openssl, to make certificates" command -v openssl
     ;;
 esac
 case $job in

@@ -10,9 +10,14 @@ else
   IO.puts("Nx was not found: its tests are skipped (from Hex, or compiled in EXTORCH_NX_PATH)")
 end
 
+unless ExTorch.Test.Nginx.available?() do
+  IO.puts("nginx was not found: tests of HTTP that need it are skipped")
+end
+
 exclude =
   if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
+    if(ExTorch.Test.Nginx.available?(), do: [], else: [:nginx]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

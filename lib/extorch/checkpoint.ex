@@ -9,8 +9,8 @@ defmodule ExTorch.Checkpoint do
 
   ## Sources
 
-  A source is a path, `{:binary, binary}` or a struct whose module implements `ExTorch.Source`. Tensors of a
-  `{:binary, binary}` share the memory of the binary.
+  A source is a path, a URL (`ExTorch.Source.HTTP`), `{:binary, binary}` or a struct whose module implements
+  `ExTorch.Source`. Tensors of a `{:binary, binary}` share the memory of the binary.
 
   ## Formats
 
@@ -72,7 +72,7 @@ defmodule ExTorch.Checkpoint do
     StateDict
   }
 
-  alias ExTorch.{Error, Filter, Native, Tensor}
+  alias ExTorch.{Error, Filter, Native, Source, Tensor}
   alias ExTorch.Native.Call
 
   @behaviour Access
@@ -101,6 +101,14 @@ defmodule ExTorch.Checkpoint do
   def open(source, opts \\ []) do
     options = Options.check!(opts)
 
+    case Source.open(source) do
+      {:ok, source} -> open_source(source, options)
+      {:stream, stream} -> open_stream(stream, options)
+      {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
+    end
+  end
+
+  defp open_source(source, options) do
     case open_or_close(source, Options.native(options)) do
       {:ok, resource} ->
         ckpt = %__MODULE__{resource: resource, source: source, options: options}
@@ -109,6 +117,23 @@ defmodule ExTorch.Checkpoint do
       {:error, error} ->
         close_source(source)
         {:error, Error.put_path(error, source)}
+    end
+  end
+
+  # A source that can only be read forward is kept in memory.
+  defp open_stream(stream, options) do
+    case Source.read_stream(stream, options.limits[:spool_bytes], nil) do
+      {:ok, bytes} ->
+        open_source({:binary, bytes}, options)
+
+      {:error, %{reason: :limit} = error} ->
+        advice =
+          "; it can only be read forward: load it with ExTorch.load/2, or use limits: [spool_bytes: n]"
+
+        {:error, %{error | message: error.message <> advice}}
+
+      {:error, error} ->
+        {:error, error}
     end
   end
 
@@ -155,7 +180,7 @@ defmodule ExTorch.Checkpoint do
     {:error,
      Error.new(
        :bad_argument,
-       "expected a path, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
+       "expected a path, a URL, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
      )}
   end
 
@@ -435,13 +460,31 @@ defmodule ExTorch.Checkpoint do
   @doc false
   @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts) do
-    with {:ok, ckpt} <- open(source, opts) do
+    options = Options.check!(opts)
+
+    case Source.open(source) do
+      {:ok, source} -> load_source(source, options)
+      {:stream, stream} -> load_stream(stream, opts)
+      {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
+    end
+  end
+
+  defp load_source(source, options) do
+    with {:ok, ckpt} <- open_source(source, options) do
       try do
         BatchLoad.load(ckpt)
       after
         close(ckpt)
       end
     end
+  end
+
+  defp load_stream(stream, opts) do
+    with {:ok, object, _rest} <-
+           ExTorch.Streaming.load(stream, Keyword.drop(opts, [:mmap, :offset])),
+         do: {:ok, object}
+  rescue
+    error in Error -> {:error, error}
   end
 end
 
@@ -479,7 +522,7 @@ defimpl Inspect, for: ExTorch.Checkpoint do
       case ckpt.source do
         path when is_binary(path) -> Path.basename(path)
         {:binary, binary} -> "#{byte_size(binary)} bytes"
-        %module{} -> Kernel.inspect(module)
+        %_{} = source -> ExTorch.Source.label(source)
         nil -> "in memory"
       end
 

@@ -14,5 +14,5 @@ defmodule ExTorch.JSON do
   end
 
   @spec parse(binary()) :: {:ok, term()} | {:error, Error.t()}
-  def parse(text), do: Memory.run(fn -> Native.json_parse(text) end)
+  def parse(text), do: Call.json_parse(text)
 end

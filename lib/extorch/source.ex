@@ -2,7 +2,8 @@ defmodule ExTorch.Source do
   @moduledoc """
   A behaviour for reading checkpoints from something other than a path or a binary.
 
-  Functions that read checkpoints accept any struct whose module implements this behaviour.
+  Functions that read checkpoints accept any struct whose module implements this behaviour. `ExTorch.Source.HTTP` reads
+  from web servers.
 
       defmodule MySource do
         @behaviour ExTorch.Source
@@ -26,11 +27,17 @@ defmodule ExTorch.Source do
       ExTorch.load(%MySource{file: "model.pt"})
 
   The callbacks run in the process that calls ExTorch. Opening a checkpoint reads the end of the file, the zip directory
-  and the pickle. Reading a tensor reads only its own bytes. The tensor shares the memory of the binary that
-  `c:read_at/3` returned.
+  and the pickle. Reading a tensor reads only its own bytes, and the tensor shares the memory of the binary that
+  `c:read_at/3` returned. A whole load reads each byte once, in file order and in ranges of about 8 MiB (compressed
+  storages are read at once): neighboring small tensors with one call, large ones piece by piece into their own memory.
   """
 
+  alias ExTorch.Source.HTTP
+
   @type t :: struct()
+
+  @typedoc "Bytes of a source: the offset and the length."
+  @type range :: {offset :: non_neg_integer(), length :: pos_integer()}
 
   @doc "Returns the size in bytes."
   @callback size(t()) :: {:ok, non_neg_integer()} | {:error, term()}
@@ -41,4 +48,144 @@ defmodule ExTorch.Source do
 
   @doc "Closes the source. Called once, when the checkpoint is closed or could not be opened."
   @callback close(t()) :: :ok | {:error, term()}
+
+  @doc """
+  Opens the source before anything else is called. The other callbacks get the struct that it returns.
+
+  A source that can only be read forward returns an enumerable of its bytes: `ExTorch.load/2` loads it like
+  `ExTorch.Streaming.load/2`, and `ExTorch.Checkpoint.open/2` keeps the bytes in memory.
+  """
+  @callback open(t()) :: {:ok, t()} | {:stream, Enumerable.t()} | {:error, term()}
+
+  @doc """
+  Announces the ranges that will be read next, in this order, so that they can be requested before they are needed.
+
+  Called with the ranges of one tensor before they are read, and before each `c:read_at/3` of a whole load, with the range
+  of that call first, and with an empty list at the end of the load. What was announced before and is not in the list is no longer needed. A range that is announced before its
+  turn may turn out to be shorter by up to 128 KiB, or unneeded if it is not longer than that.
+  """
+  @callback prefetch(t(), [range()]) :: :ok
+
+  @optional_callbacks open: 1, prefetch: 2
+
+  # Returns the source of a URL; other sources as they are.
+  @doc false
+  @spec resolve(term()) :: {:ok, term()} | {:error, ExTorch.Error.t()}
+  def resolve(source) do
+    if HTTP.URL.url?(source), do: {:ok, HTTP.new(source)}, else: {:ok, source}
+  rescue
+    error in ExTorch.Error -> {:error, error}
+  end
+
+  # Opens a source, which is a URL, or has a callback for it. Raises what the callback raises.
+  @doc false
+  @spec open(term()) :: {:ok, term()} | {:stream, Enumerable.t()} | {:error, term()}
+  def open(source) do
+    with {:ok, source} <- resolve(source) do
+      case source do
+        %module{} ->
+          if implements?(module, :open, 1), do: module.open(source), else: {:ok, source}
+
+        _ ->
+          {:ok, source}
+      end
+    end
+  end
+
+  @doc false
+  @spec prefetch(term(), (() -> [range()])) :: :ok
+  def prefetch(%module{} = source, ranges) do
+    if implements?(module, :prefetch, 2), do: module.prefetch(source, ranges.()), else: :ok
+  end
+
+  def prefetch(_source, _ranges), do: :ok
+
+  # ---- Files and folders ----
+
+  # Returns the path of a source that has one, otherwise nil. Sources with a path also have siblings and children.
+  @doc false
+  @spec path(term()) :: String.t() | nil
+  def path(path) when is_binary(path), do: path
+
+  def path(%module{} = source),
+    do: if(implements?(module, :path, 1), do: module.path(source))
+
+  def path(_other), do: nil
+
+  # Returns the source of another file in the same directory.
+  @doc false
+  @spec sibling(Path.t() | t(), String.t()) :: Path.t() | t()
+  def sibling(path, file) when is_binary(path), do: Path.join(Path.dirname(path), file)
+  def sibling(%module{} = source, file), do: module.sibling(source, file)
+
+  # Returns the source of a file in the directory that the source stands for.
+  @doc false
+  @spec child(Path.t() | t(), String.t()) :: Path.t() | t()
+  def child(path, file) when is_binary(path), do: Path.join(path, file)
+  def child(%module{} = source, file), do: module.child(source, file)
+
+  # Returns what errors and events call the source: a path, or a URL without secrets.
+  @doc false
+  @spec label(term()) :: String.t() | nil
+  def label(path) when is_binary(path), do: path
+
+  def label(%module{} = source),
+    do: if(implements?(module, :label, 1), do: module.label(source), else: inspect(module))
+
+  def label(_other), do: nil
+
+  # Reads a whole file of at most `limit` bytes.
+  @doc false
+  @spec read_all(t(), non_neg_integer()) :: {:ok, binary()} | {:error, term()}
+  def read_all(%_{} = source, limit) do
+    case open(source) do
+      {:ok, %module{} = opened} ->
+        try do
+          with {:ok, size} <- module.size(opened),
+               :ok <- check_size(size, limit, opened),
+               do: if(size == 0, do: {:ok, ""}, else: module.read_at(opened, 0, size))
+        after
+          module.close(opened)
+        end
+
+      {:stream, stream} ->
+        read_stream(stream, limit, source)
+
+      error ->
+        error
+    end
+  end
+
+  defp check_size(size, limit, source) do
+    if size <= limit,
+      do: :ok,
+      else:
+        {:error,
+         ExTorch.Error.new(
+           :limit,
+           "the file has more than #{limit} bytes",
+           label(source)
+         )}
+  end
+
+  # Reads a stream of at most `limit` bytes.
+  @doc false
+  @spec read_stream(Enumerable.t(), non_neg_integer(), t() | nil) ::
+          {:ok, binary()} | {:error, ExTorch.Error.t()}
+  def read_stream(stream, limit, source) do
+    stream
+    |> Enum.reduce_while({[], 0}, fn chunk, {chunks, size} ->
+      size = size + :erlang.iolist_size(chunk)
+      if size <= limit, do: {:cont, {[chunks, chunk], size}}, else: {:halt, {:limit, size}}
+    end)
+    |> case do
+      {:limit, size} -> check_size(size, limit, source)
+      {chunks, _size} -> {:ok, IO.iodata_to_binary(chunks)}
+    end
+  rescue
+    error in ExTorch.Error -> {:error, error}
+  end
+
+  defp implements?(module, function, arity),
+    do: Code.ensure_loaded?(module) and function_exported?(module, function, arity)
 end

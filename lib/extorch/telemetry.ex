@@ -6,6 +6,7 @@ defmodule ExTorch.Telemetry do
   |---|---|---|
   | `[:extorch, :store, :apply]` | `duration` (native time unit), `bytes`, `applied`, `missing`, `errors` | `path` |
   | `[:extorch, :store, :collect]` | `duration`, `tensors` | `path` |
+  | `[:extorch, :http, :request]` | `duration`, `bytes` | `url` (without query), `status` |
   """
 
   @doc false

@@ -3,7 +3,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # Loads whole checkpoints. Each storage is read once. Native code reads in steps; progress is reported between them.
 
   alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Progress, Tensor}
+  alias ExTorch.{Error, Memory, Native, Progress, Source, Tensor}
   alias ExTorch.Native.Call
 
   @step_bytes 64 * 1024 * 1024
@@ -104,6 +104,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
              do: finish(batch, opts[:style])
       after
         close(batch)
+        Source.prefetch(ckpt.source, fn -> [] end)
       end
     end
   end
@@ -123,6 +124,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
       {:ok, {:need, offset, size, done}} ->
         progress = Progress.report(progress, done)
+        Source.prefetch(ckpt.source, fn -> [{offset, size} | ahead(batch)] end)
 
         with {:ok, bytes} <- SourceReader.read_at(ckpt.source, offset, size),
              do: read(ckpt, batch, progress, bytes)
@@ -139,6 +141,8 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp read_more(_ckpt, batch, nil), do: step(batch)
 
   defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)
+  # The ranges that will be needed after the current one.
+  defp ahead(batch), do: Error.unwrap!(Call.batch_load_ahead(batch))
   defp step(batch), do: Native.batch_load_step(batch, @step_bytes)
 
   # Tensors of a load that failed would stay in memory until the next garbage collection.

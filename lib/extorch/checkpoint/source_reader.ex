@@ -49,6 +49,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
           Handle.result(Tensor.t() | binary() | nil)
   def read(source, resource, target, verify) do
     with {:ok, [_ | _] = ranges} <- locate(resource, target, verify),
+         :ok <- Source.prefetch(source, fn -> ranges end),
          {:ok, pieces} <- read_ranges(source, ranges, []),
          do: decode(resource, target, verify, pieces)
   end
@@ -101,11 +102,8 @@ defmodule ExTorch.Checkpoint.SourceReader do
       {:ok, value} ->
         {:ok, value}
 
-      {:error, %Error{} = error} ->
-        {:error, error}
-
       {:error, reason} ->
-        {:error, Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")}
+        {:error, source_error(module, function, reason)}
 
       other ->
         {:error,
@@ -116,4 +114,12 @@ defmodule ExTorch.Checkpoint.SourceReader do
          )}
     end
   end
+
+  # Returns the error for what a callback of a source returned.
+  @spec source_error(module() | Source.t() | term(), atom(), term()) :: Error.t()
+  def source_error(_source, _function, %Error{} = error), do: error
+  def source_error(%module{}, function, reason), do: source_error(module, function, reason)
+
+  def source_error(module, function, reason) when is_atom(module),
+    do: Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")
 end

@@ -10,14 +10,17 @@ defmodule ExTorch.Store.CheckpointFile do
     quote do
       use ExTorch.Store
 
-      @type t :: %__MODULE__{path: Path.t(), options: map()}
+      @type t :: %__MODULE__{path: Path.t() | ExTorch.Source.t(), options: map()}
       @enforce_keys [:path, :options]
       defstruct [:path, :options]
 
       @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
-      @spec new(Path.t(), keyword()) :: t()
+      @spec new(Path.t() | ExTorch.Source.t(), keyword()) :: t()
       def new(path, opts \\ []),
-        do: %__MODULE__{path: path, options: ExTorch.Store.Options.check!(path, opts)}
+        do: %__MODULE__{
+          path: ExTorch.Store.Options.source!(path),
+          options: ExTorch.Store.Options.check!(path, opts)
+        }
 
       @impl true
       def with_file(store, fun), do: ExTorch.Store.CheckpointFile.with(store, fun)
@@ -27,7 +30,11 @@ defmodule ExTorch.Store.CheckpointFile do
   # Opens the checkpoint as the file map that ExTorch.Store.Engine uses.
   @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
         when result: term(),
-             store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+             store: %{
+               :path => Path.t() | ExTorch.Source.t(),
+               :options => Options.t(),
+               optional(atom()) => term()
+             }
   def with(store, fun) do
     with {:ok, ckpt} <- Checkpoint.open(store.path, Options.reading(store.options)) do
       try do

@@ -4,7 +4,7 @@ defmodule ExTorch.Store.Engine do
   # in file order, and the functions `entry` and `tensor` of such a name.
 
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.{Error, Progress, Telemetry, Tensor}
+  alias ExTorch.{Error, Progress, Source, Telemetry, Tensor}
   alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Leftovers, Names, Options}
 
   @type file :: %{
@@ -15,7 +15,7 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Applying ----
 
-  @spec apply_to(file(), Path.t(), Options.t(), term()) ::
+  @spec apply_to(file(), Path.t() | Source.t(), Options.t(), term()) ::
           {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(file, path, options, module) do
     start = System.monotonic_time()
@@ -41,10 +41,10 @@ defmodule ExTorch.Store.Engine do
           missing: length(result.missing),
           errors: length(result.errors)
         },
-        %{path: path}
+        %{path: Source.label(path)}
       )
 
-      check_complete(result, options, module, path)
+      check_complete(result, options, module, Source.label(path))
     end
   end
 
@@ -303,7 +303,16 @@ defmodule ExTorch.Store.Engine do
   # Saves the tensors of a module with the function `save`, which receives the names in the file and the tensors.
   @spec collect_from(store, term(), ([{String.t(), Tensor.t()}] -> :ok | {:error, Error.t()})) ::
           :ok | {:error, Error.t()}
-        when store: %{:path => Path.t(), :options => Options.t(), optional(atom()) => term()}
+        when store: %{
+               :path => Path.t() | Source.t(),
+               :options => Options.t(),
+               optional(atom()) => term()
+             }
+  def collect_from(%{path: %_{} = source}, _module, _save) do
+    {:error,
+     Error.new(:unsupported, "cannot save to this source; use a path", Source.label(source))}
+  end
+
   def collect_from(%{path: path, options: options}, module, save) do
     start = System.monotonic_time()
 

@@ -55,7 +55,7 @@ defmodule ExTorch.Store.Leftovers do
     for {path, file} <- dead do
       for shard <- shards(path),
           shard not in used,
-          do: Directory.remove(ShardIndex.sibling(path, shard))
+          do: Directory.remove(ExTorch.Source.sibling(path, shard))
 
       AtomicFile.discard(file)
     end

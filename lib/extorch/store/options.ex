@@ -2,7 +2,7 @@ defmodule ExTorch.Store.Options do
   @moduledoc false
   # Validates and applies the options of stores.
 
-  alias ExTorch.{Checkpoint, Error, Filter, Options, Progress, Saver}
+  alias ExTorch.{Checkpoint, Error, Filter, Options, Progress, Saver, Source}
   alias ExTorch.Store.Adapter
 
   @defaults [
@@ -40,8 +40,11 @@ defmodule ExTorch.Store.Options do
 
   @spec check!(term(), keyword(), keyword()) :: t()
   def check!(path, opts, more \\ []) do
-    unless is_binary(path) do
-      raise Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 3)}")
+    unless is_binary(path) or is_struct(path) do
+      raise Error.new(
+              :bad_argument,
+              "expected a path, a URL or a source, got #{inspect(path, limit: 3)}"
+            )
     end
 
     options = opts |> Options.validate!(@defaults ++ more) |> Map.new()
@@ -64,6 +67,10 @@ defmodule ExTorch.Store.Options do
         adapters: options.adapters |> List.wrap() |> Enum.map(&Adapter.check!/1)
     }
   end
+
+  # Returns the source of a URL; it may contain secrets, which are not shown.
+  @spec source!(term()) :: term()
+  def source!(path), do: Error.unwrap!(Source.resolve(path))
 
   # The options of ExTorch.Checkpoint.open/2.
   @spec reading(t()) :: keyword()

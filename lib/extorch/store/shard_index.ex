@@ -2,7 +2,8 @@ defmodule ExTorch.Store.ShardIndex do
   @moduledoc false
   # The index of sharded checkpoints: a JSON file whose weight_map maps the names of tensors to the files of their shards.
 
-  alias ExTorch.{Error, JSON}
+  alias ExTorch.Checkpoint.SourceReader
+  alias ExTorch.{Error, JSON, Source}
   alias ExTorch.Store.Directory
 
   # The largest published checkpoints have about 400 shards and 200,000 tensors. All shards are open at the same time.
@@ -23,7 +24,8 @@ defmodule ExTorch.Store.ShardIndex do
   def stem(path), do: path |> Path.basename() |> String.replace_suffix(@suffix, "")
 
   # Returns the path of the index, which may be given as its directory.
-  @spec find(Path.t()) :: {:ok, Path.t()} | {:error, Error.t()}
+  @spec find(Path.t() | Source.t()) :: {:ok, Path.t() | Source.t()} | {:error, Error.t()}
+  def find(%_{} = source), do: {:ok, source}
   def find(path), do: if(directory?(path), do: find_in(path), else: {:ok, path})
 
   # No name begins with a zero byte: only the suffix selects. Hidden files are not considered.
@@ -48,7 +50,19 @@ defmodule ExTorch.Store.ShardIndex do
     end
   end
 
-  @spec read(Path.t()) :: {:ok, weight_map()} | {:error, Error.t()}
+  @spec read(Path.t() | Source.t()) :: {:ok, weight_map()} | {:error, Error.t()}
+  def read(%_{} = source) do
+    label = Source.label(source)
+
+    with {:ok, text} <- Source.read_all(source, @max_bytes),
+         {:ok, json} <- JSON.parse(text) do
+      weight_map(json, label)
+    else
+      {:error, error} ->
+        {:error, Error.put_path(SourceReader.source_error(source, :read_at, error), label)}
+    end
+  end
+
   def read(index) do
     if directory?(index) do
       {:error, Error.new(:not_found, "the index is a directory, expected a file", index)}
@@ -122,10 +136,6 @@ defmodule ExTorch.Store.ShardIndex do
   # Returns the files of the shards.
   @spec shards(weight_map()) :: [String.t()]
   def shards(weight_map), do: weight_map |> Map.values() |> Enum.uniq() |> Enum.sort()
-
-  # Returns the path of a file in the directory of the index.
-  @spec sibling(Path.t(), String.t()) :: Path.t()
-  def sibling(index, file), do: Path.join(Path.dirname(index), file)
 
   # ---- Writing ----
 

@@ -70,7 +70,7 @@ defmodule ExTorch.Store.ShardWriter do
         do: {"#{base}-#{pad.(i)}-of-#{pad.(count)}#{extension}", pairs}
   end
 
-  defp sibling(path, name), do: ShardIndex.sibling(path, name)
+  defp sibling(path, name), do: ExTorch.Source.sibling(path, name)
 
   # ---- 1. Preparing ----
 

@@ -5,7 +5,8 @@ defmodule ExTorch.Store.Sharded do
 
       store = ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
 
-  The path is the path of the index, or of a directory that contains one index. The name of the index determines the
+  The path is the path of the index, or of a directory that contains one index. It may also be the URL of an index, or
+  a source like `ExTorch.Source.HTTP.hub("org/model", "model.safetensors.index.json")`. The name of the index determines the
   format of the shards.
 
   It is an error if a shard is missing, if it is not in the directory of the index, or if several shards have a tensor
@@ -41,11 +42,11 @@ defmodule ExTorch.Store.Sharded do
   use ExTorch.Store
 
   alias ExTorch.Checkpoint.BatchLoad
-  alias ExTorch.{Checkpoint, Error, Filter}
+  alias ExTorch.{Checkpoint, Error, Filter, Source}
   alias ExTorch.Python.Dict
   alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
 
-  @type t :: %__MODULE__{path: Path.t(), options: map()}
+  @type t :: %__MODULE__{path: Path.t() | ExTorch.Source.t(), options: map()}
   @enforce_keys [:path, :options]
   defstruct [:path, :options]
 
@@ -53,11 +54,11 @@ defmodule ExTorch.Store.Sharded do
   @max_shard_size 2 ** 62
 
   @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
-  @spec new(Path.t(), keyword()) :: t()
+  @spec new(Path.t() | ExTorch.Source.t(), keyword()) :: t()
   def new(path, opts \\ []) do
     options = Options.check!(path, opts, max_shard_size: "5GB")
     size = parse_size!(options.max_shard_size)
-    %__MODULE__{path: path, options: %{options | max_shard_size: size}}
+    %__MODULE__{path: Options.source!(path), options: %{options | max_shard_size: size}}
   end
 
   defp parse_size!(bytes) when is_integer(bytes) and bytes > 0, do: bytes
@@ -100,12 +101,14 @@ defmodule ExTorch.Store.Sharded do
 
   # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
   @doc false
-  def index?(path) when is_binary(path),
-    do:
-      String.ends_with?(path, ".index.json") or
-        (ShardIndex.directory?(path) and match?({:ok, _}, ShardIndex.find(path)))
+  def index?(source) do
+    path = Source.path(source)
 
-  def index?(_source), do: false
+    path != nil and
+      (String.ends_with?(path, ".index.json") or
+         (is_binary(source) and ShardIndex.directory?(source) and
+            match?({:ok, _}, ShardIndex.find(source))))
+  end
 
   # Loads all shards as one dict. Checks the names of all shards before reading tensors.
   @doc false
@@ -233,7 +236,7 @@ defmodule ExTorch.Store.Sharded do
     |> ShardIndex.shards()
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
-           {:ok, ckpt} <- Checkpoint.open(ShardIndex.sibling(index, name), opts) do
+           {:ok, ckpt} <- Checkpoint.open(Source.sibling(index, name), opts) do
         {:cont, {:ok, Map.put(shards, name, ckpt)}}
       else
         {:error, error} ->
@@ -312,7 +315,7 @@ defmodule ExTorch.Store.Sharded do
   end
 
   defp check_index_name(path) do
-    if String.ends_with?(path, ".index.json"),
+    if String.ends_with?(Source.path(path) || "", ".index.json"),
       do: :ok,
       else:
         {:error,
