@@ -157,11 +157,9 @@ defmodule ExTorch do
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
-    with {:ok, source} <- ExTorch.Source.resolve(source) do
-      if ExTorch.Store.Sharded.index?(source),
-        do: ExTorch.Store.Sharded.load(source, opts),
-        else: ExTorch.Checkpoint.load(source, opts)
-    end
+    if ExTorch.Store.Sharded.index?(source),
+      do: ExTorch.Store.Sharded.load(source, opts),
+      else: ExTorch.Checkpoint.load(source, opts)
   end
 
   @doc "Same as `load/2` but raises on error."

@@ -102,7 +102,7 @@ defmodule ExTorch.Store.Sharded do
   # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
   @doc false
   def index?(source) do
-    path = Source.path(source)
+    path = with {:ok, source} <- Source.resolve(source), do: Source.path(source), else: (_ -> nil)
 
     path != nil and
       (String.ends_with?(path, ".index.json") or
@@ -161,7 +161,8 @@ defmodule ExTorch.Store.Sharded do
   # and closes them.
   @doc false
   def with_shards(path, opts, fun) do
-    with {:ok, index} <- ShardIndex.find(path),
+    with {:ok, path} <- Source.resolve(path),
+         {:ok, index} <- ShardIndex.find(path),
          {:ok, weight_map} <- ShardIndex.read(index),
          {:ok, keys, weight_map, shards} <- open_current(index, weight_map, opts, @tries) do
       try do

@@ -186,6 +186,8 @@ defmodule ExTorch.Source.HTTPTest do
       url = Nginx.url(server, "/model.safetensors.index.json")
       assert {:ok, loaded} = ExTorch.load(url)
       assert Enum.all?(module, fn {name, tensor} -> Tensor.equal?(loaded[name], tensor) end)
+      assert {:ok, flat} = Checkpoint.state_dict(url <> "?signature=1")
+      assert Tensor.equal?(flat["table"], module["table"])
       assert {:ok, result} = Store.apply_to(Store.Sharded.new(url), module)
       assert length(result.applied) == 3
 
