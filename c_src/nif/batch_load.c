@@ -240,23 +240,23 @@ ERL_NIF_TERM xt_nif_batch_load_finish(ErlNifEnv *env, int argc, const ERL_NIF_TE
 
 enum { MAX_AHEAD = 64 };
 
-/* batch_load_ahead(batch_load) :: {:ok, [{offset, size}], 0} | {:error, e}     the ranges needed after the current one
- */
-ERL_NIF_TERM xt_nif_batch_load_ahead(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  batch_load *self;
+static xt_status ahead(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                       xt_error *error) {
   xt_need ranges[MAX_AHEAD];
-  ERL_NIF_TERM list = xt_am_nil;
-  (void)argc;
-  if (!enif_get_resource(env, argv[0], xt_batch_load_type, (void **)&self)) return enif_make_badarg(env);
-  if (!enter_load(env, self, &list)) return list;
+  (void)argv, (void)error;
   size_t count = xt_batch_load_ahead(&self->load, ranges, MAX_AHEAD);
-  xt_busy_leave(&self->busy);
-  list = enif_make_list(env, 0);
+  *value = enif_make_list(env, 0);
   while (count--) {
     ERL_NIF_TERM offset = enif_make_uint64(env, ranges[count].offset), size = enif_make_uint64(env, ranges[count].size);
-    list = enif_make_list_cell(env, enif_make_tuple2(env, offset, size), list);
+    *value = enif_make_list_cell(env, enif_make_tuple2(env, offset, size), *value);
   }
-  return xt_make_ok(env, list);
+  return XT_STATUS_ok;
+}
+
+/* batch_load_ahead(batch_load) :: {:ok, [{offset, size}], 0} | {:error, e}     the ranges after the current need */
+ERL_NIF_TERM xt_nif_batch_load_ahead(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return run(env, argv, ahead);
 }
 
 /* batch_load_close(batch_load) :: :ok     also if it was closed before, or if another process is using it */
