@@ -31,6 +31,8 @@ typedef struct {
   bool abandoned; /* the owner has died during that call */
   uint64_t number;
   xt_loader *loader; /* NULL once loading has ended */
+  bool unpacked;     /* loader_stored was called */
+  uint64_t stored;
 
   /* of the owner */
   bool retries;  /* the last call exceeded the budget; it is repeated with the same arguments */
@@ -377,6 +379,21 @@ static bool takes_long(loader_resource *resource) {
   return !brief;
 }
 
+/* loader_stored(loader, bytes) :: {:ok, :ok, 0}     before loader_feed: the stream was unpacked, and had so many bytes
+ * up to here */
+ERL_NIF_TERM xt_nif_loader_stored(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  loader_resource *resource;
+  ErlNifUInt64 bytes;
+  (void)argc;
+  if (!enif_get_uint64(env, argv[1], &bytes) || !enif_get_resource(env, argv[0], xt_loader_type, (void **)&resource))
+    return enif_make_badarg(env);
+  xt_mutex_lock(&resource->lock);
+  resource->unpacked = true;
+  resource->stored = bytes;
+  xt_mutex_unlock(&resource->lock);
+  return xt_make_ok(env, xt_am_ok);
+}
+
 /* loader_feed(loader, number | nil, binary)
  *   :: {:ok, {:more, number | nil, bytes received, bytes missing, ready} | {:again, bytes received, bytes missing,
  * ready} | :described | {:done, bytes used, ready}, bytes} | {:error, e}
@@ -399,6 +416,7 @@ ERL_NIF_TERM xt_nif_loader_feed(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   const xt_loader *loader = resource->loader;
   if (resource->resume > chunk.size || (loader->push.regions && !loader->missing))
     return leave(env, resource, STAY_CLAIMED, enif_make_badarg(env));
+  if (resource->unpacked) xt_push_set_stored(&resource->loader->push, resource->stored);
   if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
   return feed_chunk(env, resource, &chunk, on_dirty ? &xt_loader_dirty_limits : &xt_loader_brief_limits, argv);
 }

@@ -62,6 +62,7 @@
   X(source_reader_decode, 4, XT_DIRTY_CPU)   \
   X(loader_new, 3, XT_NORMAL)                \
   X(loader_select, 2, XT_DIRTY_CPU)          \
+  X(loader_stored, 2, XT_NORMAL)             \
   X(loader_feed, 3, XT_NORMAL)               \
   X(loader_finish, 2, XT_DIRTY_CPU)          \
   X(loader_release, 2, XT_NORMAL)            \

@@ -236,6 +236,8 @@ defmodule ExTorch.Native do
         flags :: {boolean(), boolean(), boolean()}
       ) :: result({loader(), checkpoint()})
 
+  nif loader_stored(loader :: loader(), bytes :: non_neg_integer()) :: result(:ok)
+
   nif loader_feed(loader :: loader(), number :: non_neg_integer() | nil, binary :: binary()) ::
         result(fed())
 

@@ -56,7 +56,7 @@ defmodule ExTorch.Streaming do
   """
 
   alias ExTorch.{Error, Options, Saver}
-  alias ExTorch.Streaming.{Loader, Pull, Socket}
+  alias ExTorch.Streaming.{Gzip, Loader, Pull, Socket}
 
   @type loader :: Loader.t()
 
@@ -119,7 +119,7 @@ defmodule ExTorch.Streaming do
   end
 
   # The state of the loader is the accumulator of a suspended reduction, so that it is known if the enumerable raises.
-  defp feed_all(enumerable, loader), do: feed_next(Pull.start(enumerable), loader)
+  defp feed_all(enumerable, loader), do: feed_next(Pull.start(Gzip.counted(enumerable)), loader)
 
   defp feed_next(pull, loader) do
     case Pull.next(pull) do
@@ -165,7 +165,7 @@ defmodule ExTorch.Streaming do
     options = Loader.check!(opts)
 
     Stream.resource(
-      fn -> {Pull.start(enumerable), {:more, Loader.start(options, false)}} end,
+      fn -> {Pull.start(Gzip.counted(enumerable)), {:more, Loader.start(options, false)}} end,
       &next_tensors/1,
       &stop_tensors/1
     )
@@ -213,12 +213,16 @@ defmodule ExTorch.Streaming do
   @doc """
   Decompresses an enumerable of gzip data lazily.
 
+  Give the result to `load/2` or `tensors/2` directly: they know how many bytes it had before it was decompressed, and
+  refuse data that expands too much besides the bytes of tensors. A loader that is fed with the elements one by one
+  counts their decompressed bytes.
+
       iex> packed = %{n: 1} |> ExTorch.Streaming.save() |> Enum.to_list() |> :zlib.gzip()
       iex> [packed] |> ExTorch.Streaming.gunzip() |> ExTorch.Streaming.load()
       {:ok, %{"n" => 1}, ""}
   """
   @spec gunzip(Enumerable.t()) :: Enumerable.t()
-  defdelegate gunzip(enumerable), to: ExTorch.Streaming.Gzip, as: :stream
+  defdelegate gunzip(enumerable), to: Gzip, as: :new
 
   @doc """
   Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`.

@@ -96,15 +96,10 @@ defmodule ExTorch.HostileFiles.Calls do
     with {:ok, term, _rest} <- Streaming.load(chunks(bytes, size), opts), do: {:ok, term}
   end
 
-  # The loader sees the unpacked bytes only, so it is these that its memory is compared with.
   def run({:gunzip, size, opts}, {_, bytes}) do
-    unpacked =
-      bytes
-      |> chunks(size)
-      |> Streaming.gunzip()
-      |> Stream.each(&Process.put(:unpacked, IO.iodata_length(&1) + Process.get(:unpacked, 0)))
-
-    with {:ok, term, _rest} <- Streaming.load(unpacked, opts), do: {:ok, term}
+    with {:ok, term, _rest} <-
+           bytes |> chunks(size) |> Streaming.gunzip() |> Streaming.load(opts),
+         do: {:ok, term}
   end
 
   def run({:stream_tensors, size, opts}, {_, bytes}) do

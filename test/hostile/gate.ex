@@ -26,7 +26,7 @@ defmodule ExTorch.HostileFiles.Gate do
   defp measure(gate, file, call) do
     {measured, gate} = request(gate, file.path, call)
 
-    if measured.ms > time_limit(file) and not is_map_key(measured, :gone) do
+    if measured.ms > time_limit(file, measured) and not is_map_key(measured, :gone) do
       {again, gate} = request(gate, file.path, call)
       again = %{again | ms: min(again.ms, measured.ms), peak: max(again.peak, measured.peak)}
       {again, failures(file, call, again), gate}
@@ -40,7 +40,7 @@ defmodule ExTorch.HostileFiles.Gate do
     [
       dead: m.answer == :dead,
       memory: m.answer == {:killed, :memory} or m.peak > memory_limit(file, m),
-      time: m.answer == {:killed, :time} or m.ms > time_limit(file),
+      time: m.answer == {:killed, :time} or m.ms > time_limit(file, m),
       exception: exception?(m.answer),
       answer: not expected?(file, call, m.answer),
       message: match?({:error, _, size, _} when size > @message, m.answer),
@@ -50,8 +50,8 @@ defmodule ExTorch.HostileFiles.Gate do
     |> Enum.map(&elem(&1, 0))
   end
 
-  def memory_limit(file, m), do: @memory + 16 * max(file.bytes, m.unpacked) + m.own
-  def time_limit(file), do: file.slack * (1_000 + div(file.bytes, 100_000))
+  def memory_limit(file, m), do: @memory + 16 * file.bytes + m.own
+  def time_limit(file, m), do: file.slack * (1_000 + div(file.bytes + m.own, 100_000))
 
   defp exception?(:dead), do: false
   defp exception?({:killed, _}), do: false
@@ -119,7 +119,6 @@ defmodule ExTorch.HostileFiles.Gate do
       answer: answer,
       peak: peak,
       kept: 0,
-      unpacked: 0,
       ms: 0,
       wall: 0,
       own: 0,
@@ -191,7 +190,7 @@ defmodule ExTorch.HostileFiles.Gate do
       others = for {other, _, _} <- group, other != call, do: inspect(other)
 
       "#{Enum.join(failures, ",")} | #{file.name} (n=#{file.n}, #{file.bytes} B) | #{answer(m.answer)} | " <>
-        "peak #{div(m.peak, @mib)} of #{div(memory_limit(file, m), @mib)} MiB | #{m.ms} of #{time_limit(file)} ms | " <>
+        "peak #{div(m.peak, @mib)} of #{div(memory_limit(file, m), @mib)} MiB | #{m.ms} of #{time_limit(file, m)} ms | " <>
         Enum.join([inspect(call) | others], " ") <>
         if(m.leak, do: " | left #{inspect(m.leak)}", else: "")
     end

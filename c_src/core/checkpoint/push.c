@@ -8,6 +8,7 @@
 
 #include "core/base/cursor.h"
 #include "core/base/printable.h"
+#include "core/checkpoint/push_stored.h"
 #include "core/formats/detect.h"
 #include "core/formats/legacy.h"
 #include "core/formats/plain_pickle.h"
@@ -253,6 +254,7 @@ static bool resize_buffer(xt_buffer *b, size_t room) {
 static xt_status put(xt_push *p, const uint8_t *data, size_t size, xt_error *error) {
   xt_buffer *b = &p->buffer;
   size_t room = b->size + size;
+  if (p->unpacked && !xt_push_stored_fits(p, room)) return xt_push_stored_exceeded(p, error);
   if (room > b->room && !resize_buffer(b, room + room / 4 + MIN_ROOM) && !resize_buffer(b, room)) {
     if (xt_region_refused(error) == XT_STATUS_limit)
       snprintf(error->message, sizeof error->message,
@@ -306,6 +308,7 @@ xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error) {
   /* open it again as a file whose size is known */
   xt_checkpoint_free(c);
   xt_checkpoint_begin(c, size, 0, &limits, p->strict, verify, error);
+  xt_push_stored_limit(p, size);
   if (p->step == xt_plain_pickle_push) c->memory = xt_region_keep(p->spool); /* opening would make a copy of it */
   while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size)
     memcpy(need.to, data + need.offset, need.size);
@@ -416,6 +419,7 @@ static xt_status run_step(xt_push *p, const uint8_t *data, size_t size, size_t *
   if (status != XT_STATUS_ok) return status;
   *at += added;
   if (xt_push_available(p) < p->needed) return XT_STATUS_ok;
+  xt_push_stored_limit(p, p->buffer.room);
   status = p->step(p, error);
   if (status == XT_STATUS_ok && p->consumed) *at -= drop_consumed(p, added);
   else if (status == XT_STATUS_ok && !p->spool) *at -= return_surplus(p, added);
@@ -435,8 +439,9 @@ xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *use
   error->collect = false;
   if (p->failed)
     return xt_error_set(error, XT_STATUS_stale, "this stream has already ended or failed; start a new loader");
-  if (!p->spool) xt_checkpoint_set_present(p->checkpoint, p->at + xt_push_available(p) + size);
-  if (p->regions && !p->spool) status = complete_inline(p, error);
+  if (!p->spool && !p->unpacked) xt_checkpoint_set_present(p->checkpoint, p->at + xt_push_available(p) + size);
+  if (!p->spool) status = xt_push_stored_check(p, error);
+  if (status == XT_STATUS_ok && p->regions && !p->spool) status = complete_inline(p, error);
   while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE) {
     bool idle = p->receiving ? p->remaining != 0 : xt_push_available(p) < p->needed;
     if (idle && *used == size) break;

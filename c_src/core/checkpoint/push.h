@@ -33,6 +33,8 @@ struct xt_push {
   void *context;
   bool strict;
   uint64_t at;         /* number of consumed bytes of the stream */
+  bool unpacked;       /* the bytes are those of a stream that was unpacked: see xt_push_set_stored */
+  uint64_t stored;     /* number of its bytes before that */
   xt_region **regions; /* one per storage, from XT_PUSH_DESCRIBED on */
   bool *wanted;        /* one per storage; the data of the others is skipped */
   bool *completed;     /* one per storage; the caller may have taken the region of a completed one */
@@ -74,6 +76,11 @@ void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes);
 
 /* Initializes a checkpoint of unknown size. */
 void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error);
+
+/* Says that the stream was unpacked (gzip) before it is fed, and had so many bytes up to here. The allowance then
+ * follows from these, because a few bytes can be unpacked to any number. The buffer is part of it, and so is everything
+ * that is read and is not the data of a storage. */
+void xt_push_set_stored(xt_push *p, uint64_t bytes);
 
 /* Processes a chunk up to the next event and sets *used to the number of bytes that were used. After an error with
  * `collect` set, the rest of the chunk may be fed again. After any other error, the stream cannot be continued. */

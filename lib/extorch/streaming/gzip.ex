@@ -5,33 +5,77 @@ defmodule ExTorch.Streaming.Gzip do
 
   alias ExTorch.Error
 
-  @window_with_gzip_header 31
+  @opaque t :: %__MODULE__{enumerable: Enumerable.t()}
+  @enforce_keys [:enumerable]
+  defstruct [:enumerable]
 
-  @spec stream(Enumerable.t()) :: Enumerable.t()
-  def stream(enumerable) do
-    Stream.transform(enumerable, &open/0, &inflate/2, &:zlib.close/1)
-  end
+  @typedoc "Decompressed bytes, and the number of compressed bytes that were read until they were there."
+  @type chunk :: {module(), non_neg_integer(), iodata()}
+
+  @window_with_gzip_header 31
+  @chunk 64 * 1024
+
+  @spec new(Enumerable.t()) :: t()
+  def new(enumerable), do: %__MODULE__{enumerable: enumerable}
+
+  # Returns a stream of chunks. Other enumerables are returned as they are.
+  @spec counted(Enumerable.t()) :: Enumerable.t()
+  def counted(%__MODULE__{enumerable: enumerable}),
+    do: Stream.transform(enumerable, &open/0, &inflate/2, &close/1)
+
+  def counted(enumerable), do: enumerable
 
   defp open do
     z = :zlib.open()
     :ok = :zlib.inflateInit(z, @window_with_gzip_header, :reset)
-    z
+    {z, 0}
   end
 
-  defp inflate(chunk, z), do: {Stream.unfold({:input, chunk}, &step(z, &1)), z}
+  defp close({z, _stored}), do: :zlib.close(z)
 
-  defp step(_z, :done), do: nil
+  defp inflate(chunk, {z, stored}) do
+    stored = stored + IO.iodata_length(chunk)
+    {Stream.unfold({:input, chunk}, &step(z, stored, &1)), {z, stored}}
+  end
 
-  defp step(z, state) do
+  # There may be a gzip member for every byte of output, so several outputs become one chunk.
+  defp inflate_some(z, input, outputs, size) do
+    {event, output} = :zlib.safeInflate(z, input)
+    size = size + IO.iodata_length(output)
+    outputs = [outputs | output]
+
+    cond do
+      event == :finished -> {outputs, :done}
+      size < @chunk -> inflate_some(z, [], outputs, size)
+      true -> {outputs, []}
+    end
+  end
+
+  defp step(_z, _stored, :done), do: nil
+
+  defp step(z, stored, state) do
     input = with {:input, chunk} <- state, do: chunk
 
-    case :zlib.safeInflate(z, input) do
-      {:continue, output} -> {output, []}
-      {:finished, output} -> {output, :done}
-    end
+    {output, state} = inflate_some(z, input, [], 0)
+    {{__MODULE__, stored, output}, state}
   rescue
     error in ErlangError ->
       reraise Error.new(:corrupt, "invalid gzip data: #{inspect(error.original)}"),
               __STACKTRACE__
+  end
+
+  defimpl Enumerable do
+    alias ExTorch.Streaming.Gzip
+
+    def reduce(gzip, acc, fun) do
+      gzip
+      |> Gzip.counted()
+      |> Stream.map(fn {Gzip, _stored, output} -> output end)
+      |> Enumerable.reduce(acc, fun)
+    end
+
+    def count(_gzip), do: {:error, __MODULE__}
+    def member?(_gzip, _element), do: {:error, __MODULE__}
+    def slice(_gzip), do: {:error, __MODULE__}
   end
 end

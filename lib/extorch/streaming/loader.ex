@@ -14,6 +14,7 @@ defmodule ExTorch.Streaming.Loader do
   alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
   alias ExTorch.{Error, Progress}
   alias ExTorch.Native.Call
+  alias ExTorch.Streaming.Gzip
 
   @typep on_tensor :: (String.t(), ExTorch.Tensor.t() -> any())
 
@@ -118,13 +119,22 @@ defmodule ExTorch.Streaming.Loader do
   # ---- Feeding ----
 
   @doc false
-  @spec feed(t(), iodata()) :: {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
+  @spec feed(t(), iodata() | Gzip.chunk()) ::
+          {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
   def feed(%__MODULE__{} = loader, chunk), do: push(loader, chunk, fn _pair -> :ok end)
 
   # Calls `each` with {name, tensor} when a tensor is complete. The term is nil for a loader with `keep: false`.
   @doc false
-  @spec push(t(), iodata(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
+  @spec push(t(), iodata() | Gzip.chunk(), ({String.t(), ExTorch.Tensor.t()} -> any())) ::
           {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
+  def push(loader, chunk, each)
+
+  # What is held for an unpacked stream depends on its bytes before that.
+  def push(%__MODULE__{} = loader, {Gzip, stored, chunk}, each) do
+    stored(loader, stored)
+    push(loader, chunk, each)
+  end
+
   def push(%__MODULE__{} = loader, chunk, each) do
     with {:ok, binaries} <- to_binaries(chunk) do
       loader = %{loader | fed: loader.fed + :erlang.iolist_size(binaries)}
@@ -133,6 +143,8 @@ defmodule ExTorch.Streaming.Loader do
       result
     end
   end
+
+  defp stored(loader, bytes), do: {:ok, :ok} = Call.loader_stored(loader.resource, bytes)
 
   # Returns the error of a stream that ends before its checkpoint. Frees what the loader holds.
   @doc false

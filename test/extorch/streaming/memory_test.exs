@@ -34,6 +34,54 @@ defmodule ExTorch.Streaming.MemoryTest do
     def close(_source), do: :ok
   end
 
+  describe "a stream that was decompressed" do
+    defp packed(bytes), do: chunks(:zlib.gzip(bytes), [65_536])
+    defp load_packed(bytes, opts \\ []), do: Streaming.load(Streaming.gunzip(packed(bytes)), opts)
+
+    test "may hold by its compressed bytes, not by what they become" do
+      lists = Pickle.make(["](", :binary.copy("]", 10_000_000), "e"])
+      assert {:error, %{reason: :limit, message: message}} = load_packed(lists)
+      assert message =~ "limits: [memory: n]"
+
+      assert_raise ExTorch.Error, ~r/too much/, fn ->
+        packed(lists) |> Streaming.gunzip() |> Streaming.tensors() |> Stream.run()
+      end
+
+      pickle = Pickle.make(Pickle.text(:binary.copy("x", 62_000_000)))
+      assert {:error, %{reason: :limit, message: message}} = load_packed(pickle)
+      assert message =~ "bytes of gzip data become more than"
+      assert {:ok, _, ""} = load_packed(pickle, limits: [memory: 400_000_000])
+    end
+
+    test "skips no more than that of what is neither object nor tensor" do
+      skipped = [
+        {"a/data.pkl", Pickle.make(Pickle.tensor())},
+        {"a/extra/zeros", <<0::800_000_000>>},
+        {"a/data/0", <<0::128>>},
+        {"a/version", "3\n"}
+      ]
+
+      assert {:error, %{reason: :limit}} = load_packed(Zip.make(skipped))
+      assert {:ok, _, ""} = load_packed(Zip.make(skipped), limits: [memory: 200_000_000])
+    end
+
+    test "may have tensors of any size, also tensors that are not selected" do
+      bytes =
+        ExTorch.Case.saved(%{"a" => ExTorch.zeros({25_000_000}), "b" => ExTorch.zeros({2})},
+          format: :zip
+        )
+
+      assert {:ok, %{"a" => %{shape: {25_000_000}}}, ""} = load_packed(bytes)
+      assert {:ok, %{"b" => _}, ""} = load_packed(bytes, only: "b")
+    end
+
+    test "is an enumerable of its decompressed bytes" do
+      stream = Streaming.gunzip(packed("a checkpoint"))
+      assert stream |> Enum.to_list() |> IO.iodata_to_binary() == "a checkpoint"
+      assert stream |> Stream.take(1) |> Enum.count() == 1
+    end
+  end
+
   # Runs the function in a process that is not garbage collected, and asserts that afterwards, while the process still
   # exists, native memory is what it was before.
   defp assert_freed(fun) do
