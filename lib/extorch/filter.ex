@@ -62,6 +62,11 @@ defmodule ExTorch.Filter do
   def matches?(fun, name, _entry) when is_function(fun, 1), do: !!fun.(name)
   def matches?(fun, name, entry) when is_function(fun, 2), do: !!fun.(name, entry.())
 
+  # Returns true if the filter contains a function of the name and the entry.
+  @spec takes_entry?(prepared() | nil) :: boolean()
+  def takes_entry?(list) when is_list(list), do: Enum.any?(list, &takes_entry?/1)
+  def takes_entry?(other), do: is_function(other, 2)
+
   # ---- Filters that select nothing ----
 
   # Returns an error if filters selected nothing, unless `only: []` requested it.

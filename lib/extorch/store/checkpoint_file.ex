@@ -4,7 +4,8 @@ defmodule ExTorch.Store.CheckpointFile do
   # collect_from/2.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Checkpoint.Handle
+  alias ExTorch.Store.{File, Options}
 
   defmacro __using__(_options) do
     quote do
@@ -27,8 +28,8 @@ defmodule ExTorch.Store.CheckpointFile do
     end
   end
 
-  # Opens the checkpoint as the file map that ExTorch.Store.Engine uses.
-  @spec with(store, (Engine.file() -> result)) :: result | {:error, ExTorch.Error.t()}
+  # Opens the checkpoint.
+  @spec with(store, (File.t() -> result)) :: result | {:error, ExTorch.Error.t()}
         when result: term(),
              store: %{
                :path => Path.t() | ExTorch.Source.t(),
@@ -38,18 +39,10 @@ defmodule ExTorch.Store.CheckpointFile do
   def with(store, fun) do
     with {:ok, ckpt} <- Checkpoint.open(store.path, Options.reading(store.options)) do
       try do
-        fun.(file(ckpt))
+        with {:ok, keys} <- Handle.keys(ckpt), do: fun.(File.new(keys, %{nil => ckpt}, nil))
       after
         Checkpoint.close(ckpt)
       end
     end
-  end
-
-  defp file(ckpt) do
-    %{
-      keys: Checkpoint.keys(ckpt),
-      entry: &Checkpoint.entry(ckpt, &1),
-      tensor: &Checkpoint.tensor(ckpt, &1)
-    }
   end
 end

@@ -1,17 +1,13 @@
 defmodule ExTorch.Store.Engine do
   @moduledoc false
-  # Applies files to modules and collects the tensors of modules, for all stores. A file is a map with `keys`, the names
-  # in file order, and the functions `entry` and `tensor` of such a name.
+  # Applies files to modules and collects the tensors of modules, for all stores.
 
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.{Error, Progress, Source, Telemetry, Tensor}
-  alias ExTorch.Store.{Adapter, ApplyResult, Leaves, Leftovers, Names, Options}
+  alias ExTorch.{Error, Filter, Progress, Source, Suggest, Telemetry, Tensor}
+  alias ExTorch.Store.{Adapter, ApplyResult, File, Leaves, Leftovers, Names, Options, Planned}
 
-  @type file :: %{
-          keys: [String.t()],
-          entry: (String.t() -> {:ok, Entry.t()} | {:error, Error.t()}),
-          tensor: (String.t() -> {:ok, Tensor.t()} | {:error, Error.t()})
-        }
+  # A map is what the store of a user passes.
+  @type file :: File.t() | map()
 
   # ---- Applying ----
 
@@ -30,7 +26,7 @@ defmodule ExTorch.Store.Engine do
       {result, bytes} =
         if options.allow_partial or ApplyResult.complete?(result),
           do: read(file, options, result, planned),
-          else: {%{result | applied: for({_, name, _, _, _} <- planned, do: name)}, 0}
+          else: {%{result | applied: Enum.map(planned, & &1.name)}, 0}
 
       Telemetry.execute(
         [:extorch, :store, :apply],
@@ -77,24 +73,37 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
+  # Returns the entries of the names, or errors, by name.
+  defp entries(file, names), do: names |> Enum.zip(File.entries(file, names)) |> Map.new()
+
   defp shapes(file) do
     fn ->
-      Map.new(file.keys, fn key ->
-        case file.entry.(key) do
-          {:ok, entry} -> {key, entry.shape}
-          _ -> {key, nil}
-        end
+      Map.new(entries(file, file.keys), fn
+        {key, {:ok, entry}} -> {key, entry.shape}
+        {key, {:error, _}} -> {key, nil}
       end)
     end
   end
 
+  # Returns the function that gives filters the entry of a name of the file.
+  defp entry_for_filters(file, options) do
+    if Filter.takes_entry?(options.only) or Filter.takes_entry?(options.except) do
+      entries = entries(file, file.keys)
+      fn from -> fn -> entry_or_placeholder(entries[from], from) end end
+    else
+      fn _from -> fn -> nil end end
+    end
+  end
+
+  defp entry_or_placeholder({:ok, entry}, _from), do: entry
+  defp entry_or_placeholder(_, from), do: placeholder(from, %{shape: nil, dtype: nil})
+
   # Assigns each name of the file and of the module to one list of the result. Also returns the tensors to read, in file
-  # order, as {file name, module name, entry, leaf, target}.
+  # order.
   defp classify(file, options, leaves, pairs, outside) do
     targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
 
-    entry = fn from -> fn -> entry_or_placeholder(file, from) end end
-
+    entry = entry_for_filters(file, options)
     {known, unknown} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
     {selected, skipped} =
@@ -135,25 +144,21 @@ defmodule ExTorch.Store.Engine do
     {result, planned}
   end
 
-  defp entry_or_placeholder(file, from) do
-    case file.entry.(from) do
-      {:ok, entry} -> entry
-      {:error, _} -> placeholder(from, %{shape: nil, dtype: nil})
-    end
-  end
-
   # ---- Checking shapes and dtypes before reading ----
 
   defp check_all(selected, file, options, targets) do
+    entries = File.entries(file, Enum.map(selected, &elem(&1, 0)))
+
     {planned, errors} =
-      Enum.reduce(selected, {[], []}, fn {from, name}, {planned, errors} ->
+      Enum.zip_reduce(selected, entries, {[], []}, fn {from, name}, result, {planned, errors} ->
         {leaf, target} = Map.fetch!(targets, name)
 
-        with {:ok, entry} <- file.entry.(from),
+        with {:ok, entry} <- result,
              :ok <- check_entry(entry, target, options) do
-          {[{from, name, entry, leaf, target} | planned], errors}
+          item = %Planned{from: from, name: name, entry: entry, leaf: leaf, target: target}
+          {[item | planned], errors}
         else
-          {:error, error} -> {planned, [failure(name, error, target) | errors]}
+          error -> {planned, [failure(name, error, target) | errors]}
         end
       end)
 
@@ -195,7 +200,7 @@ defmodule ExTorch.Store.Engine do
         "expected #{key} #{inspect(Map.get(target, key))}, got #{inspect(found[key])}" <>
           if(shape_fits, do: " (use ExTorch.Store.Adapter.Cast to convert)", else: "")
 
-      {:error, %{Error.new(:bad_argument, message) | result: found}}
+      {:mismatch, message, found}
     end
   end
 
@@ -209,13 +214,17 @@ defmodule ExTorch.Store.Engine do
       |> Enum.all?(fn {a, b} -> a == b or a == 1 end)
   end
 
-  defp failure(name, error, target) do
-    found = if is_map(error.result), do: error.result
+  defp failure(name, {:mismatch, message, found}, target),
+    do: failure(name, :bad_argument, message, target, found)
 
+  defp failure(name, {:error, error}, target),
+    do: failure(name, error.reason, error.message, target, nil)
+
+  defp failure(name, reason, message, target, found) do
     %{
       name: name,
-      reason: error.reason,
-      message: error.message,
+      reason: reason,
+      message: message,
       expected: Map.take(target, [:shape, :dtype]),
       found: found
     }
@@ -223,58 +232,60 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Reading ----
 
+  # Tied weights stay tied: several names for the same view of the same storage get the same tensor.
   defp read(file, options, result, planned) do
-    total = Enum.reduce(planned, 0, fn {_, _, entry, _, _}, sum -> sum + entry.nbytes end)
-    view_counts = view_counts(planned)
-    state = {%{}, [], %{}, {Progress.new(options.on_progress, total), 0}}
+    total = Enum.reduce(planned, 0, &(&1.entry.nbytes + &2))
+    {first, tied} = tied(planned)
+    state = {%{}, %{}, Progress.new(options.on_progress, total), 0}
 
-    {new, errors, _cache, {progress, bytes}} =
-      Enum.reduce(planned, state, fn item, {new, errors, cache, {progress, bytes}} ->
-        {from, name, entry, leaf, target} = item
-        {read, cache} = read_shared(file, from, entry, view_counts, cache)
-        bytes = bytes + entry.nbytes
-        progress = {Progress.report(progress, bytes), bytes}
-
-        with {:ok, tensor} <- read,
-             {:ok, value} <- fit(tensor, entry, leaf, target, options) do
-          {Map.put(new, name, value), errors, cache, progress}
-        else
-          {:error, error} -> {new, [failure(name, error, target) | errors], cache, progress}
-        end
+    {new, failed, progress, bytes} =
+      File.reduce(file, first, state, fn item, read, state ->
+        tied |> Map.get(view(item), []) |> List.foldr(state, &fit_item(&1, read, &2, options))
       end)
 
     Progress.finish(progress)
-    applied = for {_, name, _, _, _} <- planned, Map.has_key?(new, name), do: name
-    errors = result.errors ++ Enum.reverse(errors)
+    applied = for item <- planned, Map.has_key?(new, item.name), do: item.name
+    errors = for item <- planned, failure = failed[item.name], do: failure
 
-    {%{result | module: Leaves.replace(result.module, new), applied: applied, errors: errors},
-     bytes}
+    {%{
+       result
+       | module: Leaves.replace(result.module, new),
+         applied: applied,
+         errors: result.errors ++ errors
+     }, bytes}
   end
 
-  # Tied weights stay tied: several names for the same view of the same storage get the same tensor.
-  defp view_counts(planned) do
-    for {_, _, entry, _, _} <- planned, entry.storage != nil, reduce: %{} do
-      counts -> Map.update(counts, view(entry), 1, &(&1 + 1))
-    end
-  end
+  # Returns the first item of each view, and all items by their view, last one first.
+  defp tied(planned) do
+    {first, tied} =
+      Enum.reduce(planned, {[], %{}}, fn item, {first, tied} ->
+        view = view(item)
 
-  defp view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
-
-  defp read_shared(file, from, entry, view_counts, cache) do
-    key = view(entry)
-
-    cond do
-      Map.get(view_counts, key, 0) < 2 ->
-        {file.tensor.(from), cache}
-
-      Map.has_key?(cache, key) ->
-        {{:ok, cache[key]}, cache}
-
-      true ->
-        case file.tensor.(from) do
-          {:ok, tensor} -> {{:ok, tensor}, Map.put(cache, key, tensor)}
-          error -> {error, cache}
+        case tied do
+          %{^view => items} -> {first, %{tied | view => [item | items]}}
+          _ -> {[item | first], Map.put(tied, view, [item])}
         end
+      end)
+
+    {Enum.reverse(first), tied}
+  end
+
+  # A tensor of several storages is not tied to others.
+  defp view(%{entry: %{storage: nil, index: index}, from: from}), do: {index, from}
+
+  defp view(%{entry: entry}),
+    do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
+
+  defp fit_item(item, read, {new, failed, progress, bytes}, options) do
+    bytes = bytes + item.entry.nbytes
+    progress = Progress.report(progress, bytes)
+
+    with {:ok, tensor} <- read,
+         {:ok, value} <- fit(tensor, item.entry, item.leaf, item.target, options) do
+      {Map.put(new, item.name, value), failed, progress, bytes}
+    else
+      error ->
+        {new, Map.put(failed, item.name, failure(item.name, error, item.target)), progress, bytes}
     end
   end
 
@@ -392,10 +403,10 @@ defmodule ExTorch.Store.Engine do
   @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
     with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
+      entry = entry_for_filters(file, options)
+
       selected =
-        for {from, name} <- pairs,
-            Options.selected?(options, name, fn -> entry_or_placeholder(file, from) end),
-            do: name
+        for {from, name} <- pairs, Options.selected?(options, name, entry.(from)), do: name
 
       names = fn -> module_names(pairs) end
       with :ok <- Options.check_selected(options, selected, names), do: {:ok, selected}
@@ -420,13 +431,8 @@ defmodule ExTorch.Store.Engine do
           {:ok, from}
 
         nil ->
-          similar = Names.suggestions([name], Enum.map(pairs, &elem(&1, 1)))
-
-          hint =
-            if similar[name],
-              do: "; did you mean #{inspect(similar[name])}?",
-              else: "; see ExTorch.Store.keys/1"
-
+          names = Enum.map(pairs, &elem(&1, 1))
+          hint = Suggest.hint(names, name, 0.8, 1) || "; see ExTorch.Store.keys/1"
           {:error, Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint)}
       end
     end

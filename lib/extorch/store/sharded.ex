@@ -44,7 +44,7 @@ defmodule ExTorch.Store.Sharded do
   alias ExTorch.Checkpoint.BatchLoad
   alias ExTorch.{Checkpoint, Error, Filter, Source}
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{Engine, Options, ShardIndex, ShardWriter}
+  alias ExTorch.Store.{Engine, File, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t() | ExTorch.Source.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -95,7 +95,7 @@ defmodule ExTorch.Store.Sharded do
   @impl true
   def with_file(store, fun) do
     with_shards(store.path, Options.reading(store.options), fn keys, weight_map, shards ->
-      fun.(file(keys, weight_map, shards))
+      fun.(File.new(keys, shards, weight_map))
     end)
   end
 
@@ -209,28 +209,6 @@ defmodule ExTorch.Store.Sharded do
   end
 
   defp close_all(shards), do: Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
-
-  defp file(keys, weight_map, shards) do
-    in_shard = fn fun ->
-      fn name -> fun.(Map.fetch!(shards, Map.fetch!(weight_map, name)), name) end
-    end
-
-    %{
-      keys: keys,
-      # Storages of different shards may have the same key: make it unique.
-      entry:
-        in_shard.(fn ckpt, name ->
-          with {:ok, entry} <- Checkpoint.entry(ckpt, name),
-               do:
-                 {:ok,
-                  if(entry.storage,
-                    do: %{entry | storage: weight_map[name] <> "/" <> entry.storage},
-                    else: entry
-                  )}
-        end),
-      tensor: in_shard.(&Checkpoint.tensor/2)
-    }
-  end
 
   defp open_all(index, weight_map, opts) do
     weight_map

@@ -1,0 +1,114 @@
+defmodule ExTorch.Store.File do
+  @moduledoc false
+  # The open file of a store: one checkpoint, or the shards of an index.
+  #
+  # `keys`, `entry` and `tensor` are what ExTorch.Store.with_file/2 documents. A store of the user's may return a map with
+  # just these; then each tensor is read alone.
+
+  alias ExTorch.{Checkpoint, Error, Tensor}
+  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Reader}
+
+  # Tensors are read in batches of about this size, so that tensors that are converted are not held twice.
+  @batch_bytes 64 * 1024 * 1024
+
+  @type result(value) :: {:ok, value} | {:error, Error.t()}
+
+  # parts: the checkpoints by the name of their shard; nil for the only one
+  # part_of: the shard of each tensor; nil if there is only one checkpoint
+  @type t :: %__MODULE__{
+          keys: [String.t()],
+          entry: (String.t() -> result(Entry.t())),
+          tensor: (String.t() -> result(Tensor.t())),
+          parts: %{(String.t() | nil) => Handle.t()},
+          part_of: %{String.t() => String.t()} | nil
+        }
+  @enforce_keys [:keys, :parts, :part_of]
+  defstruct [:keys, :entry, :tensor, :parts, :part_of]
+
+  @spec new([String.t()], %{(String.t() | nil) => Handle.t()}, %{String.t() => String.t()} | nil) ::
+          t()
+  def new(keys, parts, part_of) do
+    file = %__MODULE__{keys: keys, parts: parts, part_of: part_of}
+    %{file | entry: &entry(file, &1), tensor: &Checkpoint.tensor(checkpoint(file, &1), &1)}
+  end
+
+  defp entry(file, name), do: hd(entries(file, [name]))
+
+  # Returns the entries of names of the file, with one native call for each checkpoint.
+  @spec entries(t() | map(), [String.t()]) :: [result(Entry.t())]
+  def entries(%__MODULE__{part_of: nil, parts: %{nil => ckpt}}, names),
+    do: part_entries(ckpt, names)
+
+  def entries(%__MODULE__{} = file, names) do
+    found =
+      for {part, names} <- Enum.group_by(names, &part(file, &1)),
+          ckpt = Map.fetch!(file.parts, part),
+          {name, result} <- Enum.zip(names, part_entries(ckpt, names)),
+          into: %{},
+          do: {name, put_part(result, part)}
+
+    Enum.map(names, &Map.fetch!(found, &1))
+  end
+
+  def entries(%{entry: entry}, names), do: Enum.map(names, entry)
+
+  defp part_entries(ckpt, names) do
+    case Handle.entries(ckpt, names) do
+      {:ok, lists} -> Enum.zip_with(names, lists, &Lookup.one(ckpt, &1, &2))
+      error -> Enum.map(names, fn _ -> error end)
+    end
+  end
+
+  # Storages of different shards may have the same key: makes it unique.
+  defp put_part({:ok, %{storage: storage} = entry}, part) when storage != nil,
+    do: {:ok, %{entry | storage: part <> "/" <> storage}}
+
+  defp put_part(result, _part), do: result
+
+  defp part(%{part_of: nil}, _name), do: nil
+  defp part(%{part_of: part_of}, name), do: Map.fetch!(part_of, name)
+
+  defp checkpoint(file, name), do: Map.fetch!(file.parts, part(file, name))
+
+  # Reads the tensors of {name in the file, entry}. Calls the function with each result, in the same order, and the
+  # accumulator.
+  @spec reduce(t() | map(), [item], acc, (item, result(Tensor.t()), acc -> acc)) :: acc
+        when item: %{:from => String.t(), :entry => Entry.t(), optional(atom()) => term()},
+             acc: term()
+  def reduce(%__MODULE__{} = file, items, acc, fun) do
+    items
+    |> Enum.chunk_while({[], nil, 0}, &add_to_batch(&1, &2, file), fn batch ->
+      {:cont, batch, nil}
+    end)
+    |> Enum.reduce(acc, fn
+      {[], _part, _bytes}, acc -> acc
+      {batch, part, _bytes}, acc -> reduce_batch(file.parts[part], Enum.reverse(batch), acc, fun)
+    end)
+  end
+
+  def reduce(%{tensor: tensor}, items, acc, fun),
+    do: Enum.reduce(items, acc, &fun.(&1, tensor.(&1.from), &2))
+
+  defp add_to_batch(item, {batch, part, bytes}, file) do
+    own = part(file, item.from)
+    nbytes = item.entry.nbytes
+
+    if batch == [] or (own == part and bytes + nbytes <= @batch_bytes),
+      do: {:cont, {[item | batch], own, bytes + nbytes}},
+      else: {:cont, {batch, part, bytes}, {[item], own, nbytes}}
+  end
+
+  # If a batch cannot be read, its tensors are read one by one: each has its own error.
+  defp reduce_batch(ckpt, batch, acc, fun) do
+    case BatchLoad.tensors(ckpt, Enum.map(batch, & &1.entry), true) do
+      {:ok, tensors} ->
+        Enum.zip_reduce(batch, tensors, acc, fn
+          item, %Tensor{} = tensor, acc -> fun.(item, {:ok, tensor}, acc)
+          item, _not_supported, acc -> fun.(item, Reader.entry(ckpt, item.entry), acc)
+        end)
+
+      {:error, _error} ->
+        Enum.reduce(batch, acc, &fun.(&1, Reader.entry(ckpt, &1.entry), &2))
+    end
+  end
+end
