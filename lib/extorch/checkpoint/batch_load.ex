@@ -70,7 +70,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   def prune(other), do: other
 
   # Reads the tensors of the entries, which are in file order. If `sparing`, reads only the tensors, not their storages,
-  # where they are a small part of these. Not for sources.
+  # where they are a small part of these; of a source, this is an error.
   @spec tensors(Handle.t(), [Entry.t()], boolean()) :: result([Tensor.t() | struct()])
   def tensors(ckpt, entries, sparing \\ false) do
     with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index), sparing: sparing) do
@@ -141,9 +141,10 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp read_more(_ckpt, batch, nil), do: step(batch)
 
   defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)
+  defp step(batch), do: Native.batch_load_step(batch, @step_bytes)
+
   # The ranges that will be needed after the current one.
   defp ahead(batch), do: Error.unwrap!(Call.batch_load_ahead(batch))
-  defp step(batch), do: Native.batch_load_step(batch, @step_bytes)
 
   # Tensors of a load that failed would stay in memory until the next garbage collection.
   defp release(tensors), do: for(%Tensor{} = tensor <- tensors, do: Tensor.release(tensor))

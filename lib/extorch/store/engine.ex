@@ -20,7 +20,7 @@ defmodule ExTorch.Store.Engine do
          names = Enum.map(leaves, &elem(&1, 0)),
          {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, names),
          {result, planned} = classify(file, options, leaves, pairs, outside),
-         :ok <- check_selected(result, planned, outside, options, names ++ module_names(pairs)) do
+         :ok <- check_selected(result, planned, outside, options, {names, pairs}) do
       result = %{result | module: module}
 
       {result, bytes} =
@@ -45,10 +45,12 @@ defmodule ExTorch.Store.Engine do
   end
 
   # Filters that leave nothing of the module or of the file are an error.
-  defp check_selected(result, planned, outside, options, names) do
+  defp check_selected(_result, [_ | _], _outside, _options, _names), do: :ok
+
+  defp check_selected(result, [], outside, options, {names, pairs}) do
     unused = Enum.drop(result.unused, -length(outside))
-    selected = planned ++ result.errors ++ result.missing ++ unused
-    Options.check_selected(options, selected, fn -> Enum.uniq(names) end)
+    selected = result.errors ++ result.missing ++ unused
+    Options.check_selected(options, selected, fn -> Enum.uniq(names ++ module_names(pairs)) end)
   end
 
   defp module_names(pairs), do: Enum.map(pairs, &elem(&1, 1))
@@ -106,23 +108,13 @@ defmodule ExTorch.Store.Engine do
     entry = entry_for_filters(file, options)
     {known, unknown} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
 
-    {selected, skipped} =
-      Enum.split_with(known, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
-
-    {unused, unknown_skipped} =
-      if options.only == nil and options.except == nil,
-        do: {unknown, []},
-        else:
-          Enum.split_with(unknown, fn {from, name} ->
-            Options.selected?(options, name, entry.(from))
-          end)
-
-    found = MapSet.new(known, &elem(&1, 1))
+    {selected, skipped} = split_selected(known, options, entry)
+    {unused, unknown_skipped} = split_selected(unknown, options, entry)
 
     {missing_skipped, missing} =
-      leaves
-      |> Enum.map(&elem(&1, 0))
-      |> Enum.reject(&MapSet.member?(found, &1))
+      known
+      |> Enum.reduce(targets, fn {_, name}, targets -> Map.delete(targets, name) end)
+      |> names_of(leaves)
       |> Enum.split_with(fn name ->
         # There is no entry in the file: filters of the entry receive one that describes the tensor of the module.
         not Options.selected?(options, name, fn -> placeholder(name, elem(targets[name], 1)) end)
@@ -143,6 +135,18 @@ defmodule ExTorch.Store.Engine do
 
     {result, planned}
   end
+
+  defp split_selected(pairs, %{only: nil, except: nil}, _entry), do: {pairs, []}
+
+  defp split_selected(pairs, options, entry) do
+    Enum.split_with(pairs, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
+  end
+
+  # Returns the names of the leaves that are in the map.
+  defp names_of(targets, _leaves) when map_size(targets) == 0, do: []
+
+  defp names_of(targets, leaves),
+    do: for({name, _, _} <- leaves, is_map_key(targets, name), do: name)
 
   # ---- Checking shapes and dtypes before reading ----
 
@@ -232,20 +236,23 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Reading ----
 
-  # Tied weights stay tied: several names for the same view of the same storage get the same tensor.
   defp read(file, options, result, planned) do
     total = Enum.reduce(planned, 0, &(&1.entry.nbytes + &2))
     {first, tied} = tied(planned)
-    state = {%{}, %{}, Progress.new(options.on_progress, total), 0}
+    state = {[], %{}, Progress.new(options.on_progress, total), 0}
 
     {new, failed, progress, bytes} =
-      File.reduce(file, first, state, fn item, read, state ->
-        tied |> Map.get(view(item), []) |> List.foldr(state, &fit_item(&1, read, &2, options))
+      File.reduce(file, first, state, fn %{name: name} = item, read, state ->
+        case tied do
+          %{^name => items} -> Enum.reduce(items, state, &fit_item(&1, read, &2, options))
+          _ -> fit_item(item, read, state, options)
+        end
       end)
 
     Progress.finish(progress)
-    applied = for item <- planned, Map.has_key?(new, item.name), do: item.name
-    errors = for item <- planned, failure = failed[item.name], do: failure
+    new = Map.new(new)
+    applied = for item <- planned, is_map_key(new, item.name), do: item.name
+    errors = for item <- planned, failed != %{}, failure = failed[item.name], do: failure
 
     {%{
        result
@@ -255,26 +262,34 @@ defmodule ExTorch.Store.Engine do
      }, bytes}
   end
 
-  # Returns the first item of each view, and all items by their view, last one first.
+  # Tied weights stay tied: several names for the same view of the same storage get the same tensor. Returns the items to
+  # read, and by the name of the first item of a view, all its items, if there are several.
   defp tied(planned) do
-    {first, tied} =
-      Enum.reduce(planned, {[], %{}}, fn item, {first, tied} ->
-        view = view(item)
+    by_storage = Enum.frequencies_by(planned, & &1.entry.storage)
 
-        case tied do
-          %{^view => items} -> {first, %{tied | view => [item | items]}}
-          _ -> {[item | first], Map.put(tied, view, [item])}
-        end
+    {first, views} =
+      Enum.reduce(planned, {[], %{}}, fn %{entry: %{storage: storage}} = item, {first, views} ->
+        if storage == nil or :erlang.map_get(storage, by_storage) == 1,
+          do: {[item | first], views},
+          else: add_view(item, view(item.entry), first, views)
       end)
 
-    {Enum.reverse(first), tied}
+    tied =
+      for {_, [_, _ | _] = items} <- views,
+          items = Enum.reverse(items),
+          do: {hd(items).name, items}
+
+    {Enum.reverse(first), Map.new(tied)}
   end
 
-  # A tensor of several storages is not tied to others.
-  defp view(%{entry: %{storage: nil, index: index}, from: from}), do: {index, from}
+  defp add_view(item, view, first, views) do
+    case views do
+      %{^view => items} -> {first, %{views | view => [item | items]}}
+      _ -> {[item | first], Map.put(views, view, [item])}
+    end
+  end
 
-  defp view(%{entry: entry}),
-    do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
+  defp view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
 
   defp fit_item(item, read, {new, failed, progress, bytes}, options) do
     bytes = bytes + item.entry.nbytes
@@ -282,7 +297,7 @@ defmodule ExTorch.Store.Engine do
 
     with {:ok, tensor} <- read,
          {:ok, value} <- fit(tensor, item.entry, item.leaf, item.target, options) do
-      {Map.put(new, item.name, value), failed, progress, bytes}
+      {[{item.name, value} | new], failed, progress, bytes}
     else
       error ->
         {new, Map.put(failed, item.name, failure(item.name, error, item.target)), progress, bytes}
@@ -290,6 +305,11 @@ defmodule ExTorch.Store.Engine do
   end
 
   # Converts a tensor of the file to a leaf of the module.
+  defp fit(%{shape: shape, dtype: dtype, device: device} = tensor, _entry, leaf, target, options)
+       when is_struct(leaf, Tensor) and leaf.device == device and options.adapters == [] and
+              target.shape == shape and target.dtype == dtype,
+       do: {:ok, tensor}
+
   defp fit(tensor, entry, leaf, target, options) do
     tensor = Adapter.adapt(options.adapters, entry, tensor, target)
 

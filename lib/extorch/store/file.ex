@@ -75,30 +75,29 @@ defmodule ExTorch.Store.File do
   @spec reduce(t() | map(), [item], acc, (item, result(Tensor.t()), acc -> acc)) :: acc
         when item: %{:from => String.t(), :entry => Entry.t(), optional(atom()) => term()},
              acc: term()
-  def reduce(%__MODULE__{} = file, items, acc, fun) do
-    items
-    |> Enum.chunk_while({[], nil, 0}, &add_to_batch(&1, &2, file), fn batch ->
-      {:cont, batch, nil}
-    end)
-    |> Enum.reduce(acc, fn
-      {[], _part, _bytes}, acc -> acc
-      {batch, part, _bytes}, acc -> reduce_batch(file.parts[part], Enum.reverse(batch), acc, fun)
-    end)
+  def reduce(%__MODULE__{}, [], acc, _fun), do: acc
+
+  def reduce(%__MODULE__{} = file, [first | items], acc, fun) do
+    part = part(file, first.from)
+    {batch, items} = take_batch(file, part, items, [first], first.entry.nbytes)
+    reduce(file, items, reduce_batch(Map.fetch!(file.parts, part), batch, acc, fun), fun)
   end
 
   def reduce(%{tensor: tensor}, items, acc, fun),
     do: Enum.reduce(items, acc, &fun.(&1, tensor.(&1.from), &2))
 
-  defp add_to_batch(item, {batch, part, bytes}, file) do
-    own = part(file, item.from)
-    nbytes = item.entry.nbytes
-
-    if batch == [] or (own == part and bytes + nbytes <= @batch_bytes),
-      do: {:cont, {[item | batch], own, bytes + nbytes}},
-      else: {:cont, {batch, part, bytes}, {[item], own, nbytes}}
+  # Returns the items of one checkpoint up to the size of a batch, and the others.
+  defp take_batch(file, part, [%{entry: %{nbytes: nbytes}} = item | items], batch, bytes)
+       when bytes + nbytes <= @batch_bytes do
+    if part(file, item.from) == part,
+      do: take_batch(file, part, items, [item | batch], bytes + nbytes),
+      else: {Enum.reverse(batch), [item | items]}
   end
 
-  # If a batch cannot be read, its tensors are read one by one: each has its own error.
+  defp take_batch(_file, _part, items, batch, _bytes), do: {Enum.reverse(batch), items}
+
+  # If a batch cannot be read, its tensors are read one by one: each has its own error. So are the tensors of a source of
+  # which only small parts of their storages are needed.
   defp reduce_batch(ckpt, batch, acc, fun) do
     case BatchLoad.tensors(ckpt, Enum.map(batch, & &1.entry), true) do
       {:ok, tensors} ->
