@@ -6,10 +6,59 @@ defmodule ExTorch.HostileFiles.Calls do
 
   @options [default: [], strict: [strict: true], verify: [verify: true], ordered: [ordered: true]]
 
-  @doc "All calls for a file, those of the short form, or a few of these: which ones depends on the number."
+  # Every way in.
+  @ways [
+    path: [],
+    path: [strict: true],
+    path: [mmap: true],
+    path: [verify: true],
+    binary: [],
+    source: []
+  ]
+
+  @doc """
+  The calls for a file: all that differ (`:complete`), those of the long form, those of the short form, or a few of
+  these: which ones depends on the number.
+  """
   def all(kind, form \\ :long)
 
+  def all(:index, :complete) do
+    opts = [[strict: true], [verify: true], [mmap: true], [only: ~r/w/]]
+    all(:index, :long) ++ for(opts <- opts, do: {:load_index, opts})
+  end
+
   def all(:index, _form), do: [:load, :load_directory, :store_keys, :store_apply]
+
+  def all(:file, :complete) do
+    reads =
+      for call <- [:open, :load, :only, :entries, :object],
+          {source, opts} <- @ways,
+          do: {call, source, opts}
+
+    stores = for opts <- [[], [strict: true], [verify: true]], do: {:store_apply, :path, opts}
+
+    streams =
+      for opts <- [[], [strict: true], [verify: true], [only: ~r/[02468]$/]],
+          do: {:stream, :large, opts}
+
+    others =
+      for call <- [:describe, :records, :tensor, :missing, :lazy, :store_keys, :store_auto],
+          do: {call, :path, []}
+
+    reads ++
+      stores ++
+      streams ++
+      others ++
+      [
+        {:stream, :small, []},
+        {:stream_tensors, :large, []},
+        {:gunzip, :large, []},
+        {:gunzip_tensors, :large, []},
+        {:task, :path, []},
+        {:load, :path, ordered: true},
+        {:save, :path, []}
+      ]
+  end
 
   def all(:file, :short) do
     [
@@ -60,6 +109,15 @@ defmodule ExTorch.HostileFiles.Calls do
       ] ++ streams ++ reads
   end
 
+  @doc """
+  The call that a call begins with and whose error is its error too, or nil. If the first fails, the other adds nothing.
+  """
+  def begins_with({call, source, opts})
+      when call in [:entries, :object, :describe, :records, :tensor, :missing, :lazy],
+      do: {:open, source, opts}
+
+  def begins_with(_call), do: nil
+
   @doc "Reads what a call needs into memory, so that this is not measured."
   def prepare({_, source, _}, path) when source in [:binary, :source, :small, :large],
     do: {path, File.read!(path)}
@@ -74,6 +132,7 @@ defmodule ExTorch.HostileFiles.Calls do
   def run(:store_apply, {path, _}),
     do: Store.apply_to(Store.Sharded.new(path), %{"w" => ExTorch.zeros({1})})
 
+  def run({:load_index, opts}, {path, _}), do: ExTorch.load(path, opts)
   def run({:load, source, opts}, file), do: ExTorch.load(source(source, file), opts)
 
   def run({:only, source, opts}, file),
@@ -105,6 +164,11 @@ defmodule ExTorch.HostileFiles.Calls do
   def run({:stream_tensors, size, opts}, {_, bytes}) do
     {:ok,
      bytes |> chunks(size) |> Streaming.tensors(opts) |> Enum.reduce(0, fn _, n -> n + 1 end)}
+  end
+
+  def run({:gunzip_tensors, size, opts}, {_, bytes}) do
+    tensors = bytes |> chunks(size) |> Streaming.gunzip() |> Streaming.tensors(opts)
+    {:ok, Enum.reduce(tensors, 0, fn _, n -> n + 1 end)}
   end
 
   def run({:store_keys, :path, opts}, {path, _}), do: Store.keys(Store.PyTorch.new(path, opts))

@@ -21,8 +21,8 @@ defmodule ExTorch.HostileFiles.Child do
   defp loop(port, state) do
     receive do
       {^port, {:data, data}} ->
-        {path, call} = :erlang.binary_to_term(data)
-        answer(port, measure(path, call, state))
+        {path, call, limits} = :erlang.binary_to_term(data)
+        answer(port, measure(path, call, limits, state))
         loop(port, state)
 
       _other ->
@@ -32,10 +32,12 @@ defmodule ExTorch.HostileFiles.Child do
 
   defp answer(port, term), do: Port.command(port, :erlang.term_to_binary(term))
 
-  defp measure(path, call, state) do
+  # `limits` are those of a result without tensors: what tensors a result has is only searched beyond these.
+  defp measure(path, call, limits, state) do
     parent = self()
 
-    {_, monitor} = spawn_monitor(fn -> send(parent, {:measured, measure_here(path, call)}) end)
+    {_, monitor} =
+      spawn_monitor(fn -> send(parent, {:measured, measure_here(path, call, limits)}) end)
 
     result =
       receive do
@@ -55,7 +57,7 @@ defmodule ExTorch.HostileFiles.Child do
     Map.merge(result, %{leak: leak, kept: status("VmRSS") - state.rss})
   end
 
-  defp measure_here(path, call) do
+  defp measure_here(path, call, {memory, time}) do
     file = Calls.prepare(call, path)
     live = Memory.live()
     :erlang.garbage_collect()
@@ -69,13 +71,15 @@ defmodule ExTorch.HostileFiles.Child do
     peak = status("VmHWM")
     held = Memory.live()
     native = held.bytes + held.mapped - live.bytes - live.mapped
+    ms = min(wall, cpu)
+    beyond? = peak - before > memory or ms > time
     # The time of this VM's threads, if the machine is busy with something else.
     %{
       answer: answer,
       peak: peak - before,
-      ms: min(wall, cpu),
+      ms: ms,
       wall: wall,
-      own: own(value, max(native, 0), path)
+      own: if(beyond?, do: own(value, max(native, 0), path), else: 0)
     }
   end
 

@@ -1,5 +1,7 @@
 defmodule ExTorch.HostileFiles.Gate do
   @moduledoc false
+  alias ExTorch.HostileFiles.Calls
+
   # Gives files to a separate VM (ExTorch.HostileFiles.Child) and judges what it measured. A VM that uses too much
   # memory or time is ended, and another one takes its place. So is a VM that keeps memory after a call: the next call
   # could use it unseen.
@@ -9,25 +11,38 @@ defmodule ExTorch.HostileFiles.Gate do
   @message 8192
   @kill_bytes 1536 * @mib
   @kill_ms 15_000
+  @wait_ms 300_000
 
   @kept 16 * @mib
 
   defstruct [:port, :pid]
 
-  @doc "Runs the calls on a file. Returns for each call `{call, measured, failures}`, and the gate."
+  @doc """
+  Runs the calls on a file. Returns for each call `{call, measured, failures}`, and the gate.
+
+  A call that begins with another one which failed is not made: it would fail in the same way.
+  """
   def run(gate, file, calls) do
-    Enum.map_reduce(calls, gate, fn call, gate ->
-      {measured, failures, gate} = measure(gate, file, call)
-      {{call, measured, failures}, gate}
-    end)
+    {results, {gate, _failed}} =
+      Enum.flat_map_reduce(calls, {gate, []}, fn call, {gate, failed} ->
+        if Calls.begins_with(call) in failed do
+          {[], {gate, failed}}
+        else
+          {measured, failures, gate} = measure(gate, file, call)
+          failed = if measured.answer == :ok, do: failed, else: [call | failed]
+          {[{call, measured, failures}], {gate, failed}}
+        end
+      end)
+
+    {results, gate}
   end
 
   # A call that takes too long is repeated, in case the machine was busy.
   defp measure(gate, file, call) do
-    {measured, gate} = request(gate, file.path, call)
+    {measured, gate} = request(gate, file, call)
 
     if measured.ms > time_limit(file, measured) and not is_map_key(measured, :gone) do
-      {again, gate} = request(gate, file.path, call)
+      {again, gate} = request(gate, file, call)
       again = %{again | ms: min(again.ms, measured.ms), peak: max(again.peak, measured.peak)}
       {again, failures(file, call, again), gate}
     else
@@ -69,9 +84,19 @@ defmodule ExTorch.HostileFiles.Gate do
 
   defp more({:gunzip, _, _}, %{gzip: false}), do: [:corrupt, :truncated]
 
-  defp more({call, _, opts}, file) when call in [:stream, :stream_tensors, :gunzip] do
-    strict(opts) ++ Map.get(file, :stream, []) ++ if(call == :stream_tensors, do: [:ok], else: [])
+  defp more({:gunzip_tensors, _, _}, %{gzip: false}), do: [:corrupt, :truncated]
+
+  defp more({call, _, opts}, file)
+       when call in [:stream, :stream_tensors, :gunzip, :gunzip_tensors] do
+    strict(opts) ++
+      selected(opts) ++
+      Map.get(file, :stream, []) ++
+      if(call in [:stream_tensors, :gunzip_tensors], do: [:ok], else: [])
   end
+
+  # A filter may select nothing.
+  defp more({:only, _, opts}, _file), do: [:not_found | strict(opts)]
+  defp more({:load_index, opts}, _file), do: [:corrupt | strict(opts) ++ selected(opts)]
 
   defp more({:missing, _, _}, _file), do: [:not_found, :ambiguous]
 
@@ -83,20 +108,24 @@ defmodule ExTorch.HostileFiles.Gate do
   defp more({_, _, opts}, _file), do: strict(opts)
   defp more(_call, _file), do: []
 
+  defp selected(opts), do: if(opts[:only], do: [:not_found], else: [])
   defp strict(opts), do: if(opts[:strict], do: [:forbidden], else: [])
 
   # ---- The VM ----
 
-  defp request(%{port: nil}, path, call), do: start() |> request(path, call)
+  defp request(%{port: nil}, file, call), do: start() |> request(file, call)
 
-  defp request(gate, path, call) do
-    Port.command(gate.port, :erlang.term_to_binary({path, call}))
-    measured = await(gate, System.monotonic_time(:millisecond) + @kill_ms)
+  defp request(gate, file, call) do
+    none = %{own: 0}
+    limits = {memory_limit(file, none), time_limit(file, none)}
+    Port.command(gate.port, :erlang.term_to_binary({file.path, call, limits}))
+    measured = await(gate, cpu_ms(gate.pid), System.monotonic_time(:millisecond))
     used_up? = is_map_key(measured, :gone) or measured.leak != nil or measured.kept > @kept
     {measured, if(used_up?, do: stop(gate), else: gate)}
   end
 
-  defp await(gate, deadline) do
+  # The time is that of the VM, which gets little of it if the machine is busy.
+  defp await(gate, cpu, started) do
     port = gate.port
 
     receive do
@@ -108,8 +137,9 @@ defmodule ExTorch.HostileFiles.Gate do
 
         cond do
           rss > @kill_bytes -> kill(gate, :memory, rss)
-          System.monotonic_time(:millisecond) > deadline -> kill(gate, :time, rss)
-          true -> await(gate, deadline)
+          cpu_ms(gate.pid) - cpu > @kill_ms -> kill(gate, :time, rss)
+          System.monotonic_time(:millisecond) - started > @wait_ms -> kill(gate, :time, rss)
+          true -> await(gate, cpu, started)
         end
     end
   end
@@ -178,6 +208,17 @@ defmodule ExTorch.HostileFiles.Gate do
   defp rss(pid) do
     case File.read("/proc/#{pid}/statm") do
       {:ok, text} -> (text |> String.split() |> Enum.at(1) |> String.to_integer()) * 4096
+      _ -> 0
+    end
+  end
+
+  # The fields after the name: state, and eleven others before utime and stime, in hundredths of a second.
+  defp cpu_ms(pid) do
+    with {:ok, text} <- File.read("/proc/#{pid}/stat") do
+      fields = text |> String.split(") ") |> List.last() |> String.split()
+      [user, system] = fields |> Enum.slice(11, 2) |> Enum.map(&String.to_integer/1)
+      10 * (user + system)
+    else
       _ -> 0
     end
   end
