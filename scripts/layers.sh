@@ -29,11 +29,13 @@ set +e # grep fails when it finds nothing
 allow core/base "$standard" '"core/base/'
 allow core/os "$any" '"core/(base|os)/'
 allow core/memory "$standard" '"core/(base|os|memory)/'
-allow core/pickle "$standard" '"core/(base|os|memory|pickle)/'
-allow core/checkpoint "$standard" '<libdeflate\.h>' '"core/'
+allow core/tensor "$standard" '"core/(base|memory|tensor)/'
+allow core/pickle "$standard" '"core/(base|os|memory|tensor|pickle)/'
+allow core/checkpoint "$standard" '<libdeflate\.h>' '"core/(base|os|memory|tensor|pickle|checkpoint)/'
 allow core/formats "$standard" '<libdeflate\.h>' '"core/'
 allow nif "$standard" '<erl_nif\.h>' '"core/' '"nif/' '"torch/(torch|value)\.h"' '"include/extorch\.h"'
 allow torch "$any" '"core/(base|memory)/' '"torch/'
 deny core '[<"](erl_nif|ATen|c10|torch)'
 deny torch '[<"](erl_nif|nif)'
+scripts/include_graph.sh || failed=1
 [ -z "$failed" ]

@@ -103,7 +103,7 @@ static bool is_wanted(const xt_checkpoint *c, size_t storage, uint64_t used, boo
 static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource *resource, bool verify, bool sparing,
                        xt_error *error) {
   const xt_checkpoint *c = &resource->handle->checkpoint;
-  size_t storages = c->rebuild.storage_count;
+  size_t storages = c->storages.count;
   uint64_t *used = calloc(storages + 1, sizeof *used);
   bool *wanted = calloc(storages + 1, sizeof *wanted);
   xt_status status =

@@ -95,9 +95,9 @@ static bool make_entry(entry_maker *m, size_t i, ERL_NIF_TERM *out) {
   const xt_checkpoint *c = m->c;
   const xt_index_entry *entry = &c->index.entries[i];
   const xt_tensor_desc *t = entry->tensor;
-  const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->rebuild.storages[t->storage];
+  const xt_storage *storage = t->storage == XT_NO_STORAGE ? NULL : &c->storages.list[t->storage];
   bool sparse = t->layout != XT_LAYOUT_STRIDED;
-  const xt_storage *located = sparse ? &c->rebuild.storages[t->more->parts[t->part_count - 1]->storage] : storage;
+  const xt_storage *located = sparse ? &c->storages.list[t->more->parts[t->part_count - 1]->storage] : storage;
   ERL_NIF_TERM path;
   if (!make_path(m, entry->path, &path)) return false;
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_device,  xt_am_dtype,  xt_am_index, xt_am_kind,
@@ -244,8 +244,8 @@ static ERL_NIF_TERM storages(ErlNifEnv *env, xt_checkpoint_resource *resource, c
   const xt_checkpoint *c = &resource->handle->checkpoint;
   ERL_NIF_TERM list = enif_make_list(env, 0);
   (void)argv;
-  for (size_t i = c->rebuild.storage_count; i-- > 0;)
-    list = enif_make_list_cell(env, make_storage(env, &c->rebuild.storages[i]), list);
+  for (size_t i = c->storages.count; i-- > 0;)
+    list = enif_make_list_cell(env, make_storage(env, &c->storages.list[i]), list);
   return xt_make_ok(env, list);
 }
 

@@ -1,5 +1,6 @@
 /* Opens checkpoints from a path or a binary. Sources that Elixir reads are opened in source_reader.c. */
-#include "core/checkpoint/push.h"
+#include "core/formats/feed.h"
+#include "core/formats/open.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
 #include "nif/table.h"
@@ -23,7 +24,7 @@ bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_
 static xt_status run_open(xt_checkpoint_handle *handle, const xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
-  while ((status = xt_checkpoint_step(&handle->checkpoint, &need, error)) == XT_STATUS_ok && need.size)
+  while ((status = xt_open_step(&handle->checkpoint, &need, error)) == XT_STATUS_ok && need.size)
     if ((status = xt_record_reader_fetch(reader, need.offset, need.to, need.size, error)) != XT_STATUS_ok) break;
   handle->open = status == XT_STATUS_ok;
   return status;
@@ -48,8 +49,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   xt_status status = xt_file_open(&handle->file, path, &error);
   if (status == XT_STATUS_ok) {
-    xt_checkpoint_begin(&handle->checkpoint, handle->file.size, opts.offset, &opts.limits, opts.strict, opts.verify,
-                        &error);
+    xt_checkpoint_begin(&handle->checkpoint, handle->file.size, opts.offset, &opts.limits, opts.strict, opts.verify);
     xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, false);
     status = run_open(handle, &reader, &error);
   }
@@ -72,8 +72,7 @@ ERL_NIF_TERM xt_nif_checkpoint_open_binary(ErlNifEnv *env, int argc, const ERL_N
     xt_checkpoint_handle_free(&handle->reapable);
     return xt_make_failure(env, XT_STATUS_no_memory, no_memory);
   }
-  xt_checkpoint_begin(&handle->checkpoint, handle->memory->size, opts.offset, &opts.limits, opts.strict, opts.verify,
-                      &error);
+  xt_checkpoint_begin(&handle->checkpoint, handle->memory->size, opts.offset, &opts.limits, opts.strict, opts.verify);
   xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, false);
   return make_opened(env, handle, run_open(handle, &reader, &error), &error);
 }
@@ -84,7 +83,7 @@ xt_status xt_checkpoint_for_push(ErlNifEnv *env, ERL_NIF_TERM options, xt_checkp
   if (!xt_get_checkpoint_options(env, options, &opts)) return XT_STATUS_bad_argument;
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new(&opts);
   if (!handle) return xt_error_set(error, XT_STATUS_no_memory, "%s", no_memory);
-  xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify, error);
+  xt_push_begin_checkpoint(&handle->checkpoint, &opts.limits, opts.strict, opts.verify);
   *made = xt_make_checkpoint(env, handle);
   enif_get_resource(env, *made, xt_checkpoint_type, (void **)out);
   xt_checkpoint_hold(*out);

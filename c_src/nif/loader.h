@@ -4,7 +4,7 @@
 
 #include <erl_nif.h>
 
-#include "core/checkpoint/push.h"
+#include "core/formats/feed.h"
 #include "nif/checkpoint.h"
 
 /* How much one call does before it returns to its process. A brief call takes a fraction of a millisecond, including

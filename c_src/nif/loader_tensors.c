@@ -63,8 +63,7 @@ static void count_users(xt_loader *loader, const bool *selected) {
     }
   }
   /* the entries of one storage are created in the same call */
-  for (size_t i = 0; i < c->rebuild.storage_count; i++)
-    loader->plain &= loader->users[i] <= xt_loader_brief_limits.tensors;
+  for (size_t i = 0; i < c->storages.count; i++) loader->plain &= loader->users[i] <= xt_loader_brief_limits.tensors;
   loader->plain |= loader->deferred;
 }
 
@@ -78,14 +77,13 @@ static xt_status check_sizes(const xt_loader *loader, uint64_t *bytes, xt_error 
   for (size_t i = 0; i < loader->selected_count; i++)
     tensors = add_saturated(tensors, (uint64_t)xt_tensor_desc_bytes(c->index.entries[loader->selected[i]].tensor));
   for (size_t i = 0; i < loader->push.storages; i++)
-    if (loader->push.wanted[i] && !c->rebuild.storages[i].data)
-      *bytes = add_saturated(*bytes, c->rebuild.storages[i].bytes);
+    if (loader->push.wanted[i] && !c->storages.list[i].data) *bytes = add_saturated(*bytes, c->storages.list[i].bytes);
   return xt_checkpoint_check_total(loader->checkpoint->handle, *bytes > tensors ? *bytes : tensors, error);
 }
 
 xt_status xt_loader_select(xt_loader *loader, const bool *selected, uint64_t *to_receive, xt_error *error) {
   const xt_checkpoint *c = loader->push.checkpoint;
-  size_t entries = c->index.count, storages = c->rebuild.storage_count;
+  size_t entries = c->index.count, storages = c->storages.count;
   int64_t bytes = (int64_t)(entries * ENTRY_COST + storages * STORAGE_COST);
   if (!xt_memory_charge(bytes)) return xt_region_refused(error);
   loader->charged = bytes;

@@ -120,7 +120,7 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
                           (ERL_NIF_TERM[]){xt_am_module_global, a, b}, 3);
     return true;
   case XT_NODE_STORAGE: {
-    const xt_storage *storage = &c->rebuild.storages[node->storage.index];
+    const xt_storage *storage = &c->storages.list[node->storage.index];
     if (!make_bytes(env, storage->key, storage->key_size, &a) ||
         !make_bytes(env, storage->location, storage->location_size, &b))
       return false;

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "core/formats/open.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
 #include "nif/materialize.h"
@@ -30,8 +31,8 @@ ERL_NIF_TERM xt_nif_source_reader_open(ErlNifEnv *env, int argc, const ERL_NIF_T
     return enif_make_badarg(env);
   xt_checkpoint_handle *handle = xt_checkpoint_handle_new(&opts);
   if (!handle) return xt_make_failure(env, XT_STATUS_no_memory, "out of memory while opening the checkpoint");
-  xt_checkpoint_begin(&handle->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify, &error);
-  if (xt_checkpoint_step(&handle->checkpoint, &handle->need, &error) != XT_STATUS_ok) {
+  xt_checkpoint_begin(&handle->checkpoint, size, opts.offset, &opts.limits, opts.strict, opts.verify);
+  if (xt_open_step(&handle->checkpoint, &handle->need, &error) != XT_STATUS_ok) {
     xt_checkpoint_handle_free(&handle->reapable);
     return xt_make_error(env, &error);
   }
@@ -47,7 +48,7 @@ static xt_status fill(xt_checkpoint_handle *handle, const ErlNifBinary *bytes, x
                           handle->need.size);
   } else {
     memcpy(handle->need.to, bytes->data, bytes->size);
-    status = xt_checkpoint_step(&handle->checkpoint, &handle->need, error);
+    status = xt_open_step(&handle->checkpoint, &handle->need, error);
   }
   if (status != XT_STATUS_ok) handle->need = (xt_need){0, 0, NULL};
   else if (!handle->need.size) handle->open = true;
@@ -99,7 +100,7 @@ static ERL_NIF_TERM locate(ErlNifEnv *env, xt_checkpoint_resource *resource, con
     return enif_make_badarg(env);
   if (!target.tensor && !target.record) return xt_make_ok(env, xt_am_nil);
   size_t count = target.tensor ? xt_record_reader_ranges(&reader, target.tensor, ranges)
-                               : xt_record_reader_record_ranges(target.record, ranges);
+                               : xt_record_reader_record_ranges(&reader, target.record, ranges);
   while (count-- > 0)
     list = enif_make_list_cell(
         env,

@@ -8,7 +8,8 @@
 
 #include "check.h"
 #include "core/checkpoint/batch_load.h"
-#include "core/checkpoint/push.h"
+#include "core/formats/feed.h"
+#include "core/formats/open.h"
 #include "core/pickle/pickler.h"
 
 static const xt_limits sample_limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
@@ -152,9 +153,9 @@ static inline xt_status sample_open_with(sample *s, const void *data, size_t siz
   memset(s, 0, sizeof *s);
   s->memory = (xt_region){.data = (uint8_t *)(uintptr_t)data, .size = size};
   atomic_init(&s->memory.references, 1 << 20); /* never freed */
-  xt_checkpoint_begin(&s->checkpoint, size, base, limits, strict, true, &s->error);
+  xt_checkpoint_begin(&s->checkpoint, size, base, limits, strict, true);
   s->reader = (xt_record_reader){.checkpoint = &s->checkpoint, .memory = &s->memory, .verify = true};
-  while ((s->status = xt_checkpoint_step(&s->checkpoint, &need, &s->error)) == XT_STATUS_ok && need.size) {
+  while ((s->status = xt_open_step(&s->checkpoint, &need, &s->error)) == XT_STATUS_ok && need.size) {
     s->status = xt_record_reader_fetch(&s->reader, need.offset, need.to, need.size, &s->error);
     if (s->status != XT_STATUS_ok) break;
   }
@@ -171,9 +172,9 @@ static inline void sample_free(sample *s) { xt_checkpoint_free(&s->checkpoint); 
 /* Loads all storages. On success, the caller frees the load. */
 static inline xt_status sample_load(sample *s, xt_batch_load *load) {
   bool finished = false;
-  bool *wanted = calloc(s->checkpoint.rebuild.storage_count + 1, 1);
+  bool *wanted = calloc(s->checkpoint.storages.count + 1, 1);
   if (!wanted) return XT_STATUS_no_memory;
-  memset(wanted, 1, s->checkpoint.rebuild.storage_count);
+  memset(wanted, 1, s->checkpoint.storages.count);
   s->status = xt_batch_load_begin(load, &s->reader, wanted, &s->error);
   while (s->status == XT_STATUS_ok && !finished) s->status = xt_batch_load_step(load, 1 << 20, &finished, &s->error);
   free(wanted);
@@ -189,7 +190,7 @@ static inline xt_status sample_push(const void *data, size_t size, size_t piece,
   xt_push_event event = XT_PUSH_MORE;
   xt_status status = XT_STATUS_ok;
   memset(error, 0, sizeof *error);
-  xt_push_begin_checkpoint(&c, limits, false, verify, error);
+  xt_push_begin_checkpoint(&c, limits, false, verify);
   xt_push_begin(&p, &c, spool_bytes);
   size_t at = 0, used;
   do { /* an event other than MORE may leave steps that need no further bytes */

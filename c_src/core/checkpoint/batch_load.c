@@ -31,7 +31,7 @@ static int compare_placements(const void *a, const void *b) {
 
 xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, const bool *wanted, xt_error *error) {
   const xt_checkpoint *c = reader->checkpoint;
-  size_t storages = c->rebuild.storage_count;
+  size_t storages = c->storages.count;
   memset(l, 0, sizeof *l);
   l->reader = *reader;
   l->storages = storages;
@@ -60,14 +60,14 @@ static void drop_owner(xt_region *self) { xt_region_drop(self->owner); }
 
 /* Whether the tensors of the storage can use it at this address. */
 static bool is_aligned(const xt_batch_load *l, uint32_t storage, const uint8_t *data) {
-  return (uintptr_t)data % l->reader.checkpoint->rebuild.storages[storage].alignment == 0;
+  return (uintptr_t)data % l->reader.checkpoint->storages.list[storage].alignment == 0;
 }
 
 /* Takes over the region. */
 static xt_status finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region, xt_error *error) {
   l->regions[storage] = region;
   if (!xt_checkpoint_needs_swap(l->reader.checkpoint, storage)) return XT_STATUS_ok;
-  xt_dtype element = l->reader.checkpoint->rebuild.storages[storage].element;
+  xt_dtype element = l->reader.checkpoint->storages.list[storage].element;
   return xt_record_reader_swap(&l->reader, region->data, region->size, element, error);
 }
 
@@ -75,7 +75,7 @@ static xt_status verify(const xt_batch_load *l, const xt_record *record, const u
   uint32_t crc = 0;
   if (!l->reader.verify) return XT_STATUS_ok;
   xt_status status = xt_record_reader_crc(&l->reader, data, record->size, &crc, error);
-  return status == XT_STATUS_ok ? xt_checkpoint_verify(record, crc, error) : status;
+  return status == XT_STATUS_ok ? xt_record_verify(record, crc, error) : status;
 }
 
 /* ---- Slabs ---- */
@@ -96,9 +96,9 @@ static size_t slab_length(const xt_batch_load *l, size_t first) {
 static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region *slab, uint64_t slab_at,
                                   xt_error *error) {
   xt_record *record = l->reader.checkpoint->records[storage];
-  uint64_t data = atomic_load(&record->data_offset);
-  xt_status status = XT_STATUS_ok;
-  if (!data) status = xt_checkpoint_check_header(record, slab->data + (record->header - slab_at), &data, error);
+  uint64_t data;
+  const uint8_t *header = slab->data + (record->header - slab_at);
+  xt_status status = xt_checkpoint_locate(l->reader.checkpoint, record, header, &data, error);
   if (status != XT_STATUS_ok) return status;
   uint8_t *bytes = slab->data + (data - slab_at);
   status = verify(l, record, bytes, error);
@@ -178,7 +178,7 @@ static xt_status finish_piece(xt_batch_load *l, const xt_record *record, size_t 
   l->at += size;
   l->done += size;
   if (status != XT_STATUS_ok || l->at < record->size) return status;
-  if (l->reader.verify) status = xt_checkpoint_verify(record, l->crc, error);
+  if (l->reader.verify) status = xt_record_verify(record, l->crc, error);
   if (status != XT_STATUS_ok) return status;
   if (l->prefaults) xt_prefault_cancel(l->region);
   xt_region *region = l->region;
@@ -262,15 +262,11 @@ xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, 
 
 /* ---- Files that the caller reads ---- */
 
-enum { MAX_EXTRA = UINT16_MAX }; /* bytes of a zip record's extra field, whose size is in its local header */
-
-/* Returns the range of a record alone: its data, and the local header before it if that has not been read. */
-static xt_need record_need(const xt_record *record) {
-  uint64_t data = atomic_load(&record->data_offset);
-  if (data) return (xt_need){data, record->packed, NULL};
-  uint64_t size = xt_checkpoint_header_need(record).size + MAX_EXTRA + record->packed;
-  uint64_t most = record->end - record->header, before = record->header % DATA_ALIGNMENT;
-  return (xt_need){record->header - before, (size < most ? size : most) + before, NULL};
+/* Returns the range of a record alone: its data, and the header before it if that has not been read. */
+static xt_need record_need(const xt_batch_load *l, const xt_record *record) {
+  xt_need range = xt_checkpoint_record_range(l->reader.checkpoint, record);
+  size_t before = atomic_load(&record->data_offset) ? 0 : range.offset % DATA_ALIGNMENT;
+  return (xt_need){range.offset - before, range.size + before, NULL};
 }
 
 static xt_status make_empty(xt_batch_load *l, uint32_t storage, xt_error *error) {
@@ -286,7 +282,8 @@ static xt_need range_from(const xt_batch_load *l, size_t first, size_t *next) {
   size_t n = slab_length(l, first);
   const xt_record *record = record_of(l, first);
   *next = first + (n ? n : 1);
-  return n > 1 ? (xt_need){record->header, record_of(l, *next - 1)->end - record->header, NULL} : record_need(record);
+  return n > 1 ? (xt_need){record->header, record_of(l, *next - 1)->end - record->header, NULL}
+               : record_need(l, record);
 }
 
 /* Large storages that are not compressed are read in pieces. They are contiguous: the first begins at the header of the
@@ -302,7 +299,7 @@ static xt_need next_need(xt_batch_load *l) {
   l->need_next = l->next;
   if (i == l->count) return range;
   if (l->region) {
-    range = record_need(record_of(l, i));
+    range = record_need(l, record_of(l, i));
     range.offset += l->at;
     range.size -= l->at;
   } else {
@@ -348,7 +345,7 @@ size_t xt_batch_load_ahead(const xt_batch_load *l, xt_need *ranges, size_t max) 
   size_t current = l->region ? l->next - 1 : l->next, next = l->need_next, count = 0;
   if (!l->need.size) return 0;
   if (is_large(record_of(l, current))) {
-    xt_need rest = record_need(record_of(l, current));
+    xt_need rest = record_need(l, record_of(l, current));
     uint64_t done = l->need.offset + l->need.size - rest.offset;
     if (done < rest.size)
       count = list_pieces(l, current, (xt_need){rest.offset + done, rest.size - done, NULL}, ranges, count, max);

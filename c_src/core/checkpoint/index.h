@@ -2,7 +2,9 @@
 #ifndef XT_CHECKPOINT_INDEX_H
 #define XT_CHECKPOINT_INDEX_H
 
-#include "core/pickle/rebuild.h"
+#include "core/base/error.h"
+#include "core/memory/table.h"
+#include "core/pickle/node.h"
 
 /* The parts of objects and subclasses of tensors; XT_PART_KEY is the key of a dict. */
 typedef enum {

@@ -1,61 +1,12 @@
 #include "core/checkpoint/push.h"
 
 #include <inttypes.h>
-#include <libdeflate.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/base/cursor.h"
 #include "core/base/printable.h"
-#include "core/checkpoint/push_stored.h"
-#include "core/formats/detect.h"
-#include "core/formats/legacy.h"
-#include "core/formats/plain_pickle.h"
-#include "core/formats/safetensors.h"
-#include "core/formats/tar.h"
-#include "core/formats/torch_stream.h"
-#include "core/formats/zip.h"
-#include "core/memory/memory.h"
-#include "core/memory/prefault.h"
+#include "core/checkpoint/format.h"
 
-enum {
-  LARGE = 4 << 20,           /* smaller storages are not prefaulted */
-  PREFAULT_AHEAD = 16 << 20, /* how far prefaulting is ahead of the received bytes */
-  PREFAULT_GAP = 2 << 20     /* distance to the bytes that are being received */
-};
-enum {
-  AHEAD = 64 << 10,
-  MIN_AHEAD = 256,
-  CRC_PIECE = 256 << 10,                        /* fits into the CPU cache */
-  SAFETENSORS_HEAD = XT_SAFETENSORS_PREFIX + 2, /* with the shortest header, {} */
-  MIN_SIZE = 3,                                 /* size of the shortest checkpoint, a pickle */
-  MIN_ROOM = 1024,                              /* of the buffer */
-  MAX_IDLE = 1 << 20                            /* of the buffer while storages are received */
-};
-
-/* Size of a checkpoint of unknown size. Larger offsets denote addresses. */
-#define MAX_SIZE (XT_INLINE - 1)
-
-static xt_status detect_step(xt_push *p, xt_error *error);
-
-void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error) {
-  xt_checkpoint_begin(c, MAX_SIZE, 0, limits, strict, verify, error);
-  c->size_unknown = true;
-  xt_checkpoint_set_present(c, 0);
-}
-
-void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes) {
-  memset(p, 0, sizeof *p);
-  p->checkpoint = checkpoint;
-  p->strict = checkpoint->rebuild.strict;
-  p->spool_bytes = spool_bytes;
-  p->reading = "the header that identifies the format";
-  p->step = detect_step;
-  p->needed = MIN_SIZE;
-}
-
-/* ---- Called by the formats ---- */
+enum { AHEAD = 64 << 10, MIN_AHEAD = 256 };
 
 xt_status xt_push_consume(xt_push *p, size_t n, size_t needed) {
   p->consumed = n;
@@ -72,7 +23,7 @@ xt_status xt_push_request(xt_push *p, size_t needed, size_t lookahead) {
 
 bool xt_push_scan_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
-  uint64_t limit = p->checkpoint->limits.pickle_bytes;
+  uint64_t limit = p->checkpoint->opening->limits.pickle_bytes;
   xt_pickle_scan_result result = xt_pickle_scan(data, xt_push_available(p), &p->scan);
   xt_pickle_scan_state scan = p->scan;
   size_t at = scan.at;
@@ -100,17 +51,16 @@ uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size) {
 }
 
 xt_status xt_push_described(xt_push *p, xt_error *error) {
-  p->storages = p->checkpoint->rebuild.storage_count;
+  p->storages = p->checkpoint->storages.count;
   p->regions = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->regions);
   p->wanted = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->wanted);
   p->completed = xt_arena_alloc(&p->checkpoint->arena, p->storages + 1, sizeof *p->completed);
-  if (!p->regions || !p->wanted || !p->completed) return xt_open_no_memory(error);
+  if (!p->regions || !p->wanted || !p->completed) return xt_opening_no_memory(error);
   memset(p->wanted, true, p->storages + 1);
   p->light = !p->spool;
 
-  /* not for zip files: their records may be compressed, so their sizes in the stream are unknown */
-  for (size_t i = 0; i < p->storages && !p->spool && p->step != xt_zip_push; i++) {
-    const xt_storage *storage = &p->checkpoint->rebuild.storages[i];
+  for (size_t i = 0; i < p->storages && !p->spool && !p->format->compresses; i++) {
+    const xt_storage *storage = &p->checkpoint->storages.list[i];
     bool in_stream = !storage->data && p->checkpoint->records[i];
     if (in_stream && __builtin_add_overflow(p->pending, storage->bytes, &p->pending)) p->pending = UINT64_MAX;
   }
@@ -118,9 +68,25 @@ xt_status xt_push_described(xt_push *p, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-/* Refuses data of a storage that the parser does not wait for: its region would replace one that tensors still need. */
-static xt_status check_expected(const xt_push *p, uint32_t storage, xt_error *error) {
-  const xt_storage *s = &p->checkpoint->rebuild.storages[storage];
+xt_status xt_push_describe(xt_push *p, bool with_meta, xt_error *error) {
+  xt_checkpoint *c = p->checkpoint;
+  xt_record *records = xt_arena_alloc(&c->arena, c->storages.count + 1, sizeof *records);
+  if (!records || !xt_opening_reserve_records(c->opening)) return xt_opening_no_memory(error);
+  for (size_t i = 0; i < c->storages.count; i++) {
+    const xt_storage *storage = &c->storages.list[i];
+    if (storage->data || (!with_meta && xt_storage_is_meta(storage))) continue;
+    records[i].name = storage->key;
+    records[i].name_size = storage->key_size;
+    xt_record_set_data(&records[i], 0, storage->bytes);
+    c->records[i] = &records[i];
+  }
+  xt_status status = xt_opening_finish(c->opening, NULL, error);
+  return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
+}
+
+/* Data that the parser does not wait for is refused: its region would replace one that tensors still need. */
+xt_status xt_push_expect(const xt_push *p, uint32_t storage, xt_error *error) {
+  const xt_storage *s = &p->checkpoint->storages.list[storage];
   if (!s->data && !p->completed[storage]) return XT_STATUS_ok;
   return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
                      s->data ? "the stream contains data of storage %s, which is already inside the pickle"
@@ -129,10 +95,10 @@ static xt_status check_expected(const xt_push *p, uint32_t storage, xt_error *er
 }
 
 xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error) {
-  xt_status status = check_expected(p, storage, error);
+  xt_status status = xt_push_expect(p, storage, error);
   if (status != XT_STATUS_ok) return status;
   p->storage = storage;
-  p->remaining = p->checkpoint->rebuild.storages[storage].bytes;
+  p->remaining = p->checkpoint->storages.list[storage].bytes;
   p->pending -= p->pending < p->remaining ? p->pending : p->remaining;
   p->crc = 0;
   p->receiving = true;
@@ -140,14 +106,13 @@ xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error) {
   return status;
 }
 
-/* Takes over the region. */
-static xt_status complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
+xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
   xt_record_reader reader = {.stop = p->stop, .context = p->context};
   xt_status status = XT_STATUS_ok;
   p->regions[storage] = region;
   if (region && xt_checkpoint_needs_swap(p->checkpoint, storage))
-    status = xt_record_reader_swap(&reader, region->data, region->size,
-                                   p->checkpoint->rebuild.storages[storage].element, error);
+    status = xt_record_reader_swap(&reader, region->data, region->size, p->checkpoint->storages.list[storage].element,
+                                   error);
   if (status != XT_STATUS_ok) return status;
   p->completed[storage] = true;
   p->storage = storage;
@@ -155,332 +120,7 @@ static xt_status complete(xt_push *p, uint32_t storage, xt_region *region, xt_er
   return status;
 }
 
-xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error) {
-  xt_status status = check_expected(p, storage, error);
-  if (status == XT_STATUS_ok) return complete(p, storage, region, error);
-  xt_region_drop(region);
-  return status;
-}
-
-/* ---- Detection of the format ---- */
-
-static xt_status unsupported(const char *format, const char *instead, xt_error *error) {
-  return xt_error_set(error, XT_STATUS_unsupported, "%s cannot be read as a stream; %s", format, instead);
-}
-
-/* Reports a stream that is in no supported format. */
-static xt_status report_format(xt_push *p, xt_error *error) {
-  const xt_format *format;
-  size_t available = xt_push_available(p);
-  xt_status status =
-      xt_detect(xt_push_data(p), available < XT_DETECT_SIZE ? available : XT_DETECT_SIZE, &format, error);
-  if (status != XT_STATUS_ok) return status;
-  return unsupported(format == &xt_tar_format ? "a tar file" : "this format", "write it to a file and load that",
-                     error);
-}
-
-/* The first pickle distinguishes the streaming format, the legacy format and plain pickles. */
-static xt_status first_pickle(xt_push *p, xt_error *error) {
-  xt_status status;
-  const xt_format *format;
-  size_t size;
-  if (!xt_push_scan_pickle(p, &size, &status, error)) {
-    xt_error invalid = *error;
-    if (status == XT_STATUS_corrupt && report_format(p, error) == XT_STATUS_unsupported) *error = invalid;
-    return status;
-  }
-  status = xt_detect(xt_push_data(p), size, &format, error);
-  if (status != XT_STATUS_ok) return status;
-  if (format == &xt_legacy_format) p->step = xt_legacy_push;
-  else if (format == &xt_torch_stream_format) p->step = xt_torch_stream_push;
-  else p->step = xt_plain_pickle_push;
-  return p->step(p, error);
-}
-
-/* Returns true if the stream begins with a whole pickle shorter than SAFETENSORS_HEAD. Such a pickle could also be the
- * start of a safetensors file, whose first 8 bytes are a number. Otherwise sets *needed to the number of bytes that are
- * needed to decide. */
-static bool is_whole_pickle(xt_push *p, size_t *needed) {
-  xt_pickle_scan_state scan = {0};
-  xt_pickle_scan_result result = xt_pickle_scan(xt_push_data(p), xt_push_available(p), &scan);
-  *needed = SAFETENSORS_HEAD;
-  if (result == XT_SCAN_SHORT && scan.at + scan.wanted < SAFETENSORS_HEAD) *needed = scan.at + (size_t)scan.wanted;
-  return result == XT_SCAN_END;
-}
-
-/* The first step: detects the format and continues with its step. */
-static xt_status detect_step(xt_push *p, xt_error *error) {
-  const uint8_t *data = xt_push_data(p);
-  size_t available = xt_push_available(p), needed = SAFETENSORS_HEAD;
-  bool pickle = xt_detect_may_be_pickle(data[0]);
-  if (available < SAFETENSORS_HEAD && !(pickle && is_whole_pickle(p, &needed))) return xt_push_request(p, needed, 0);
-  xt_detection safetensors = available < SAFETENSORS_HEAD ? XT_DETECT_NO : xt_detect_safetensors(data, available);
-  if (safetensors == XT_DETECT_MORE && available < XT_DETECT_SIZE) return xt_push_request(p, available + 1, 0);
-  if (safetensors != XT_DETECT_NO) p->step = xt_safetensors_push;
-  else if (available >= 4 && !memcmp(data, "PK\3\4", 4)) p->step = xt_zip_push;
-  else if (!memcmp(data, "\x1f\x8b", 2))
-    return unsupported("a gzip file", "decompress it first with ExTorch.Streaming.gunzip/1", error);
-  else if (pickle) p->step = first_pickle;
-  else if (data[8] == '{' && xt_le(data, 8) >> 40 == 0) p->step = xt_safetensors_push; /* reports the error */
-  else if (available < XT_DETECT_SIZE) return xt_push_request(p, XT_DETECT_SIZE, 0);
-  else return report_format(p, error);
-  return p->step(p, error);
-}
-
-/* ---- The spool ---- */
-
-/* Frees what the format has allocated outside the checkpoint. */
-static void free_format_work(xt_push *p) {
-  if (p->free_work) p->free_work(p->work);
-  p->free_work = NULL;
-  p->work = NULL;
-}
-
-/* Resizes the buffer, whose room counts in the budget. */
-static bool resize_buffer(xt_buffer *b, size_t room) {
-  int64_t more = (int64_t)room - (int64_t)b->room;
-  if (more > 0 && !xt_memory_charge(more)) return false;
-  uint8_t *data = realloc(b->data, room);
-  if (!data && more > 0) xt_memory_discharge(more);
-  if (!data) return false;
-  if (more < 0) xt_memory_discharge(-more);
-  b->data = data;
-  b->room = room;
-  return true;
-}
-
-/* Appends bytes of the stream. Reserves a quarter more than needed, so that many small chunks are not copied again and
- * again, but only if the budget allows it. */
-static xt_status put(xt_push *p, const uint8_t *data, size_t size, xt_error *error) {
-  xt_buffer *b = &p->buffer;
-  size_t room = b->size + size;
-  if (p->unpacked && !xt_push_stored_fits(p, room)) return xt_push_stored_exceeded(p, error);
-  if (room > b->room && !resize_buffer(b, room + room / 4 + MIN_ROOM) && !resize_buffer(b, room)) {
-    if (xt_region_refused(error) == XT_STATUS_limit)
-      snprintf(error->message, sizeof error->message,
-               "the native memory budget is exceeded after %zu bytes of the stream had to be kept in memory; raise "
-               "`config :extorch, budget:`, or write the stream to a file and load that",
-               b->size);
-    return error->status;
-  }
-  xt_buffer_put(b, data, size);
-  return XT_STATUS_ok;
-}
-
-static void free_spool(xt_region *self) {
-  xt_memory_discharge((int64_t)self->size);
-  free(self->owner);
-}
-
-static xt_status load_spool(xt_push *p, xt_error *error) {
-  bool finished = false;
-  xt_record_reader reader = {.checkpoint = p->checkpoint,
-                             .memory = p->spool,
-                             .verify = p->checkpoint->verify,
-                             .stop = p->stop,
-                             .context = p->context};
-  xt_status status = xt_batch_load_begin(&p->loader, &reader, p->wanted, error);
-  p->loader.reader.copies = p->loader.total < p->spool->size / 2; /* most of the spool is not needed any more */
-  if (status == XT_STATUS_ok) status = xt_batch_load_step(&p->loader, UINT64_MAX / 2, &finished, error);
-  for (size_t i = 0; status == XT_STATUS_ok && i < p->storages; i++) {
-    p->regions[i] = p->loader.regions[i];
-    p->completed[i] = p->regions[i] != NULL;
-    p->loader.regions[i] = NULL;
-  }
-  p->received = p->loader.done;
-  xt_batch_load_free(&p->loader);
-  if (status == XT_STATUS_ok) p->event = XT_PUSH_DONE;
-  return status;
-}
-
-xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error) {
-  xt_checkpoint *c = p->checkpoint;
-  xt_need need;
-  xt_status status;
-  size_t size = p->spooled + n;
-  if (!resize_buffer(&p->buffer, size)) return xt_open_no_memory(error);
-  uint8_t *data = p->buffer.data;
-  p->spool = xt_region_foreign(data, size, data, free_spool); /* run_step clears p->buffer afterwards */
-  if (!p->spool) return xt_open_no_memory(error);
-  xt_limits limits = c->limits;
-  bool verify = c->verify;
-  free_format_work(p);
-  /* open it again as a file whose size is known */
-  xt_checkpoint_free(c);
-  xt_checkpoint_begin(c, size, 0, &limits, p->strict, verify, error);
-  xt_push_stored_limit(p, size);
-  if (p->step == xt_plain_pickle_push) c->memory = xt_region_keep(p->spool); /* opening would make a copy of it */
-  while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size)
-    memcpy(need.to, data + need.offset, need.size);
-  p->step = load_spool;
-  xt_push_consume(p, n, 0);
-  if (status == XT_STATUS_ok) status = xt_push_described(p, error);
-  error->collect = false; /* the state has changed already, so the step cannot be repeated */
-  return status;
-}
-
-/* ---- Feeding ---- */
-
-static xt_status allocate(xt_push *p, xt_error *error) {
-  if (p->region || !p->wanted[p->storage]) return XT_STATUS_ok;
-  p->region = xt_region_new(p->remaining ? p->remaining : 1, 0);
-  if (!p->region) return xt_region_refused(error);
-  p->region->size = p->remaining;
-  p->prefaulted = 0;
-  return XT_STATUS_ok;
-}
-
-/* Prefaults memory a little ahead of the received bytes. Not further: the size of the storage is only what the stream
- * claims. */
-static void prefault(xt_push *p) {
-  size_t size = p->region->size, received = size - (size_t)p->remaining;
-  size_t end = size - received < PREFAULT_AHEAD ? size : received + PREFAULT_AHEAD;
-  if (size < LARGE || (end < p->prefaulted + PREFAULT_AHEAD / 2 && end != size) || end <= p->prefaulted) return;
-  /* skip the bytes that are about to be filled */
-  size_t from = p->prefaulted > received + PREFAULT_GAP ? p->prefaulted : received + PREFAULT_GAP;
-  if (from < end) xt_prefault(p->region, from, end);
-  p->prefaulted = end;
-}
-
-static xt_status receive(xt_push *p, const uint8_t *data, size_t size, size_t *at, xt_error *error) {
-  xt_status status = allocate(p, error);
-  if (status != XT_STATUS_ok) return status;
-  if (p->region) prefault(p);
-  size_t n = p->remaining < size - *at ? (size_t)p->remaining : size - *at;
-  uint64_t bytes = p->checkpoint->rebuild.storages[p->storage].bytes;
-  if (p->region && n) memcpy(p->region->data + (bytes - p->remaining), data + *at, n);
-  for (size_t done = 0; p->checkpoint->verify && done < n; done += CRC_PIECE)
-    p->crc = libdeflate_crc32(p->crc, data + *at + done, n - done < CRC_PIECE ? n - done : CRC_PIECE);
-  *at += n;
-  p->at += n;
-  p->remaining -= n;
-  p->received += n;
-  if (p->remaining) return status;
-  xt_region *region = p->region;
-  if (region && p->prefaulted) xt_prefault_cancel(region);
-  p->region = NULL;
-  p->receiving = false;
-  return complete(p, p->storage, region, error);
-}
-
-/* Completes the next wanted storage whose data is inside the pickle, if there is one. */
-static xt_status complete_inline(xt_push *p, xt_error *error) {
-  for (; p->inline_next < p->storages; p->inline_next++) {
-    const xt_storage *storage = &p->checkpoint->rebuild.storages[p->inline_next];
-    if (!storage->data || !p->wanted[p->inline_next]) continue;
-    xt_region *region = xt_region_new(storage->bytes ? storage->bytes : 1, 0);
-    if (!region) return xt_region_refused(error);
-    region->size = storage->bytes;
-    memcpy(region->data, storage->data, storage->bytes);
-    return complete(p, (uint32_t)p->inline_next++, region, error);
-  }
-  return XT_STATUS_ok;
-}
-
-/* Removes the bytes that a step has consumed from the buffer. Returns the number of bytes after them that came from
- * the current chunk, and removes these as well: they are read from the chunk again, so that the data of storages is
- * copied only once. */
-static size_t drop_consumed(xt_push *p, size_t added) {
-  size_t rest = xt_push_available(p) - p->consumed, returned = rest < added ? rest : added;
-  p->at += p->consumed;
-  p->buffer.size -= returned;
-  if (p->spooling) {
-    p->spooled += p->consumed;
-  } else {
-    memmove(p->buffer.data, p->buffer.data + p->spooled + p->consumed, rest - returned);
-    p->buffer.size = rest - returned;
-    p->spooled = 0;
-    /* a large pickle has been consumed */
-    if (p->buffer.room > MAX_IDLE && p->buffer.size < MAX_IDLE / 2) resize_buffer(&p->buffer, MAX_IDLE / 2);
-  }
-  p->consumed = 0;
-  return returned;
-}
-
-/* Removes the bytes of the current chunk that the next step does not need. Returns their number. */
-static size_t return_surplus(xt_push *p, size_t added) {
-  size_t available = xt_push_available(p), surplus = available > p->needed ? available - p->needed : 0;
-  size_t returned = surplus < added ? surplus : added;
-  p->buffer.size -= returned;
-  return returned;
-}
-
-static xt_status run_step(xt_push *p, const uint8_t *data, size_t size, size_t *at, xt_error *error) {
-  size_t available = xt_push_available(p), missing = p->needed > available ? p->needed - available : 0;
-  size_t added = missing > p->lookahead ? missing : p->lookahead;
-  if (added > size - *at) added = size - *at;
-  if (p->spooling && added && p->buffer.size + added > p->spool_bytes)
-    return xt_error_at(
-        error, XT_STATUS_limit, (int64_t)p->at,
-        "the object is not complete within the first %" PRIu64
-        " bytes; raise the limit with limits: [spool_bytes: n], or write the stream to a file and load that",
-        p->spool_bytes);
-  xt_status status = put(p, data + *at, added, error);
-  if (status != XT_STATUS_ok) return status;
-  *at += added;
-  if (xt_push_available(p) < p->needed) return XT_STATUS_ok;
-  xt_push_stored_limit(p, p->buffer.room);
-  status = p->step(p, error);
-  if (status == XT_STATUS_ok && p->consumed) *at -= drop_consumed(p, added);
-  else if (status == XT_STATUS_ok && !p->spool) *at -= return_surplus(p, added);
-  if (p->spool && p->buffer.data == p->spool->data) {
-    p->buffer = (xt_buffer){0};
-    p->spooled = 0;
-    p->spooling = false;
-  }
-  return status;
-}
-
-xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *used, xt_push_event *event,
-                       xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  *used = 0;
-  p->event = XT_PUSH_MORE;
-  error->collect = false;
-  if (p->failed)
-    return xt_error_set(error, XT_STATUS_stale, "this stream has already ended or failed; start a new loader");
-  if (!p->spool && !p->unpacked) xt_checkpoint_set_present(p->checkpoint, p->at + xt_push_available(p) + size);
-  if (!p->spool) status = xt_push_stored_check(p, error);
-  if (status == XT_STATUS_ok && p->regions && !p->spool) status = complete_inline(p, error);
-  while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE) {
-    bool idle = p->receiving ? p->remaining != 0 : xt_push_available(p) < p->needed;
-    if (idle && *used == size) break;
-    status = p->receiving ? receive(p, data, size, used, error) : run_step(p, data, size, used, error);
-  }
-  if (status == XT_STATUS_no_memory) {
-    status = xt_allowance_explain(&p->checkpoint->allowance, status, error);
-    error->collect = false; /* parsing cannot continue where it failed */
-  }
-  p->failed = (status != XT_STATUS_ok && !error->collect) || p->event == XT_PUSH_DONE;
-  *event = p->event;
-  return status;
-}
-
-uint64_t xt_push_missing(const xt_push *p) {
-  size_t available = xt_push_available(p);
-  uint64_t now = p->receiving ? p->remaining : p->needed > available ? p->needed - available : 0;
-  return now > UINT64_MAX - p->pending ? UINT64_MAX : now + p->pending;
-}
-
-xt_status xt_push_end(xt_push *p, xt_error *error) {
-  uint64_t position = p->at + xt_push_available(p);
-  if ((p->step == detect_step || p->step == first_pickle) && position > XT_SAFETENSORS_PREFIX) {
-    xt_status status = report_format(p, error);
-    if (status != XT_STATUS_unsupported) return status;
-  }
-  return xt_error_at(error, XT_STATUS_truncated, (int64_t)position,
-                     "the stream ended after %" PRIu64 " bytes: %s is not complete, at least %" PRIu64
-                     " bytes are missing",
-                     position, p->reading, xt_push_missing(p));
-}
-
-void xt_push_free(xt_push *p) {
-  free_format_work(p);
-  for (size_t i = 0; p->regions && i < p->storages; i++) xt_region_drop(p->regions[i]);
-  if (p->region && p->prefaulted) xt_prefault_cancel(p->region);
-  xt_region_drop(p->region);
-  xt_region_drop(p->spool);
-  xt_memory_discharge((int64_t)p->buffer.room);
-  xt_buffer_free(&p->buffer);
-  memset(p, 0, sizeof *p);
+xt_status xt_push_end_spool(xt_push *p, size_t n) {
+  p->spool_complete = true;
+  return xt_push_consume(p, n, 0);
 }

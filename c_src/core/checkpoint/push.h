@@ -1,13 +1,12 @@
-/* Push parser: reads a checkpoint forward only, as its bytes arrive from a socket or an upload.
- *
- *   xt_push_begin → xt_push_feed (a chunk) … until XT_PUSH_DONE → xt_push_free
+/* Push parser: reads a checkpoint forward only, as its bytes arrive from a socket or an upload. This is the part that
+ * the formats use; formats/feed.h has the functions that feed it.
  *
  * Metadata is buffered until it is complete. The bytes of storages are copied from the chunk directly into the memory
  * of the tensors. This works if the object comes before the storages, as in files of torch.save, safetensors and
  * torch.distributed. If the storages come first (TorchScript, C++ archives), the whole stream is spooled, up to a
  * limit, and opened like a file when it is complete.
  *
- * Each format has a step function. It looks at the buffered bytes and either consumes some or requests more.
+ * The step function of a format looks at the buffered bytes and either consumes some or requests more.
  */
 #ifndef XT_CHECKPOINT_PUSH_H
 #define XT_CHECKPOINT_PUSH_H
@@ -24,14 +23,20 @@ typedef enum {
 } xt_push_event;
 
 typedef struct xt_push xt_push;
-typedef xt_status (*xt_push_step)(xt_push *p, xt_error *error);
+
+/* The part of a format that reads streams. */
+typedef struct {
+  size_t work_size; /* size of xt_push.work, which is zeroed at first */
+  xt_status (*step)(xt_push *p, xt_error *error);
+  void (*free_work)(void *work); /* frees what `work` points to; may be NULL */
+} xt_push_parser;
 
 struct xt_push {
   xt_checkpoint *checkpoint;   /* owned by the caller */
   uint64_t spool_bytes;        /* maximum size of the spool */
   bool (*stop)(void *context); /* called regularly during long steps; true stops with an error; may be NULL */
   void *context;
-  bool strict;
+  bool strict, verify;
   uint64_t at;         /* number of consumed bytes of the stream */
   bool unpacked;       /* the bytes are those of a stream that was unpacked: see xt_push_set_stored */
   uint64_t stored;     /* number of its bytes before that */
@@ -43,13 +48,13 @@ struct xt_push {
   const char *reading; /* the part that is being read, for the error at an early end of the stream */
 
   /* for the formats */
-  xt_push_step step;
+  const xt_format *format; /* NULL until it is detected */
   int state;
-  void *work; /* private data of the format */
-  void (*free_work)(void *work);
+  void *work;                /* private data of the format */
   xt_buffer buffer;          /* the spooled bytes, then those that `step` looks at; its room counts in the budget */
   size_t spooled;            /* number of spooled bytes */
   bool spooling;             /* consumed bytes are spooled */
+  bool spool_complete;       /* the spool is complete with the bytes that the last step has consumed */
   size_t needed;             /* number of bytes that the next step needs */
   size_t lookahead;          /* number of bytes that it may get in addition */
   size_t consumed;           /* by the last step */
@@ -71,32 +76,10 @@ struct xt_push {
   bool failed;
 };
 
-/* The checkpoint must have been initialized by xt_push_begin_checkpoint. */
-void xt_push_begin(xt_push *p, xt_checkpoint *checkpoint, uint64_t spool_bytes);
-
-/* Initializes a checkpoint of unknown size. */
-void xt_push_begin_checkpoint(xt_checkpoint *c, const xt_limits *limits, bool strict, bool verify, xt_error *error);
-
 /* Says that the stream was unpacked (gzip) before it is fed, and had so many bytes up to here. The allowance then
  * follows from these, because a few bytes can be unpacked to any number. The buffer is part of it, and so is everything
  * that is read and is not the data of a storage. */
 void xt_push_set_stored(xt_push *p, uint64_t bytes);
-
-/* Processes a chunk up to the next event and sets *used to the number of bytes that were used. After an error with
- * `collect` set, the rest of the chunk may be fed again. After any other error, the stream cannot be continued. */
-xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *used, xt_push_event *event,
-                       xt_error *error);
-
-/* Returns a lower bound of the number of bytes that are still missing. */
-uint64_t xt_push_missing(const xt_push *p);
-
-/* Called if the stream has ended before XT_PUSH_DONE. Always returns an error, which describes the position. */
-xt_status xt_push_end(xt_push *p, xt_error *error);
-
-/* Must be called before the checkpoint is freed. */
-void xt_push_free(xt_push *p);
-
-/* ---- For the formats ---- */
 
 /* The buffered bytes that a step may look at. */
 static inline const uint8_t *xt_push_data(const xt_push *p) { return p->buffer.data + p->spooled; }
@@ -118,15 +101,21 @@ uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size);
 /* Raises XT_PUSH_DESCRIBED: the tree and the index of the checkpoint are complete. */
 xt_status xt_push_described(xt_push *p, xt_error *error);
 
+/* Gives every storage a provisional record, because the offsets are not known yet, except for those on the device meta
+ * unless `with_meta`. Then completes the index and raises XT_PUSH_DESCRIBED. */
+xt_status xt_push_describe(xt_push *p, bool with_meta, xt_error *error);
+
+/* Returns an error if the stream cannot contain this storage: its data is inside the pickle, or was received before. */
+xt_status xt_push_expect(const xt_push *p, uint32_t storage, xt_error *error);
+
 /* Ends a step: the next bytes are the data of a storage. The next step is called after they have been received. Returns
- * an error if the stream cannot contain this storage: its data is inside the pickle, or was received before. */
+ * the error of xt_push_expect. */
 xt_status xt_push_receive(xt_push *p, uint32_t storage, xt_error *error);
 
-/* Raises XT_PUSH_STORAGE with the data of a storage. Takes over the region, also if it returns the error of
- * xt_push_receive. */
+/* Raises XT_PUSH_STORAGE with the data of a storage. Takes over the region. */
 xt_status xt_push_complete(xt_push *p, uint32_t storage, xt_region *region, xt_error *error);
 
-/* Opens the spool, whose last n bytes are in the buffer. */
-xt_status xt_push_open_spool(xt_push *p, size_t n, xt_error *error);
+/* Ends a step: the spool is complete with the next n bytes, and is opened like a file. */
+xt_status xt_push_end_spool(xt_push *p, size_t n);
 
 #endif

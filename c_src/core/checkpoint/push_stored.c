@@ -2,6 +2,8 @@
 
 #include <inttypes.h>
 
+#include "core/checkpoint/opening.h"
+
 void xt_push_set_stored(xt_push *p, uint64_t bytes) {
   p->unpacked = true;
   p->stored = bytes;
@@ -9,8 +11,8 @@ void xt_push_set_stored(xt_push *p, uint64_t bytes) {
 
 void xt_push_stored_limit(xt_push *p, size_t buffer) {
   xt_allowance *a = &p->checkpoint->allowance;
-  if (!p->unpacked) return;
-  xt_checkpoint_set_present(p->checkpoint, p->stored);
+  if (!p->unpacked || !p->checkpoint->opening) return;
+  xt_opening_set_present(p->checkpoint->opening, p->stored);
   a->limit -= buffer < a->limit ? buffer : a->limit;
 }
 

@@ -1,6 +1,12 @@
 #include "core/checkpoint/record.h"
 
+#include <libdeflate.h>
 #include <string.h>
+
+#include "core/base/printable.h"
+
+/* The maximum compression ratio of deflate. */
+enum { MAX_RATIO = 1032 };
 
 bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named) {
   records->list = xt_arena_alloc(arena, count + 1, sizeof *records->list);
@@ -54,4 +60,45 @@ xt_record *xt_records_find(const xt_records *records, const char *name, size_t n
 void xt_records_free(xt_records *records) {
   xt_table_free(&records->names);
   *records = (xt_records){0};
+}
+
+/* ---- Content ---- */
+
+xt_status xt_record_verify(const xt_record *record, uint32_t crc, xt_error *error) {
+  if (!record->has_crc || crc == record->crc) return XT_STATUS_ok;
+  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                     "the record %s is damaged: its checksum is %08x, expected %08x; download the file again",
+                     xt_printable_text(record->name, record->name_size).text, crc, record->crc);
+}
+
+xt_status xt_record_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error) {
+  struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
+  if (!inflater) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while decompressing a record");
+  size_t actual = 0;
+  enum libdeflate_result result =
+      libdeflate_deflate_decompress(inflater, packed, record->packed, to, record->size, &actual);
+  libdeflate_free_decompressor(inflater);
+  if (result != LIBDEFLATE_SUCCESS || actual != record->size)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "the compressed data of the record %s is invalid; download the file again",
+                       xt_printable_text(record->name, record->name_size).text);
+  return xt_record_verify(record, libdeflate_crc32(0, to, record->size), error);
+}
+
+xt_status xt_record_check_method(const xt_record *record, xt_error *error) {
+  if (record->method != XT_RECORD_STORED && record->method != XT_RECORD_DEFLATED)
+    return xt_error_at(
+        error, XT_STATUS_unsupported, (int64_t)record->header,
+        "the record %s uses the unsupported compression method %u; create the zip file again with deflate",
+        xt_printable_text(record->name, record->name_size).text, record->method);
+  bool too_large = record->packed > record->size && record->packed - record->size > record->size / 1000 + 64;
+  if (record->method == XT_RECORD_DEFLATED && too_large)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "invalid zip file: the record %s is much larger compressed than uncompressed",
+                       xt_printable_text(record->name, record->name_size).text);
+  if (record->method == XT_RECORD_DEFLATED && record->size / MAX_RATIO > record->packed)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
+                       "invalid zip file: the record %s has an impossible compression ratio",
+                       xt_printable_text(record->name, record->name_size).text);
+  return XT_STATUS_ok;
 }

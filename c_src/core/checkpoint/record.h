@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "core/base/error.h"
 #include "core/memory/arena.h"
 #include "core/memory/table.h"
 
@@ -16,10 +17,10 @@ enum { XT_RECORD_STORED = 0, XT_RECORD_DEFLATED = 8 }; /* compression methods, n
 typedef struct {
   const char *name; /* not NUL-terminated */
   size_t name_size;
-  uint64_t header;                   /* offset of the record: of its local header in a zip file, else of its data */
+  uint64_t header;                   /* offset of the record: of its header if it has one, else of its data */
   uint64_t packed, size;             /* size in the file and size of the content */
   uint64_t end;                      /* upper bound of the offset where the record ends */
-  atomic_uint_least64_t data_offset; /* offset of the data; 0 until the local header of a zip record has been read */
+  atomic_uint_least64_t data_offset; /* offset of the data; 0 until it has been located */
   uint32_t crc;
   uint16_t flags, method;
   bool has_crc;
@@ -49,5 +50,16 @@ void xt_record_set_data(xt_record *record, uint64_t data_offset, uint64_t size);
 xt_record *xt_records_find(const xt_records *records, const char *name, size_t name_size);
 
 void xt_records_free(xt_records *records);
+
+/* ---- Content ---- */
+
+/* Checks that the compression method is supported and that the two sizes are possible for it. */
+xt_status xt_record_check_method(const xt_record *record, xt_error *error);
+
+/* Decompresses a deflated record into `to`, which has record->size bytes, and checks its CRC. */
+xt_status xt_record_inflate(const xt_record *record, const uint8_t *packed, uint8_t *to, xt_error *error);
+
+/* Compares the CRC of a record's data with the one in the file, if there is one. */
+xt_status xt_record_verify(const xt_record *record, uint32_t crc, xt_error *error);
 
 #endif

@@ -4,18 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checkpoint/format.h"
 #include "core/memory/memory.h"
 
 enum {
-  CHUNK = 512 << 10,      /* bytes per read of a file; between two reads the reader can be stopped */
-  PIECE = 1 << 20,        /* the same for bytes in memory */
-  CRC_PIECE = 256 << 10,  /* fits into the CPU cache */
-  RUN_COST = 16,          /* what a run of adjacent elements costs besides its bytes, in bytes */
-  WINDOW = 256 << 10,     /* bytes read at once while gathering rows that are close together */
-  MAX_GAP = 16 << 10,     /* maximum distance of such rows */
-  DENSE = 4,              /* a span of up to this many times the tensor's size is read as a whole */
-  SMALL_SPAN = 64 << 10,  /* so is any span of up to this size */
-  MAX_EXTRA = UINT16_MAX, /* bytes of a zip record's extra field, whose size is in its local header */
+  CHUNK = 512 << 10,     /* bytes per read of a file; between two reads the reader can be stopped */
+  PIECE = 1 << 20,       /* the same for bytes in memory */
+  CRC_PIECE = 256 << 10, /* fits into the CPU cache */
+  RUN_COST = 16,         /* what a run of adjacent elements costs besides its bytes, in bytes */
+  WINDOW = 256 << 10,    /* bytes read at once while gathering rows that are close together */
+  MAX_GAP = 16 << 10,    /* maximum distance of such rows */
+  DENSE = 4,             /* a span of up to this many times the tensor's size is read as a whole */
+  SMALL_SPAN = 64 << 10, /* so is any span of up to this size */
   ALIGNMENT = 16
 };
 
@@ -88,15 +88,14 @@ xt_status xt_record_reader_crc(const xt_record_reader *r, const uint8_t *data, s
 }
 
 xt_status xt_record_reader_data_offset(const xt_record_reader *r, xt_record *entry, uint64_t *data, xt_error *error) {
-  uint8_t small[256], *local = small;
-  *data = atomic_load(&entry->data_offset);
-  if (*data) return XT_STATUS_ok;
-  xt_need need = xt_checkpoint_header_need(entry);
-  if (need.size > sizeof small) local = malloc(need.size);
-  if (!local) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the header of a record");
-  xt_status status = xt_record_reader_fetch(r, need.offset, local, need.size, error);
-  if (status == XT_STATUS_ok) status = xt_checkpoint_check_header(entry, local, data, error);
-  if (local != small) free(local);
+  uint8_t small[256], *header = small;
+  xt_status status = XT_STATUS_ok;
+  xt_need need = xt_checkpoint_locate_need(r->checkpoint, entry);
+  if (need.size > sizeof small) header = malloc(need.size);
+  if (!header) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the header of a record");
+  if (need.size) status = xt_record_reader_fetch(r, need.offset, header, need.size, error);
+  if (status == XT_STATUS_ok) status = xt_checkpoint_locate(r->checkpoint, entry, header, data, error);
+  if (header != small) free(header);
   return status;
 }
 
@@ -105,14 +104,14 @@ static xt_status inflate_into(const xt_record_reader *r, xt_record *entry, uint6
   void *packed = xt_memory_alloc(entry->packed ? entry->packed : 1);
   if (!packed) return xt_region_refused(error);
   xt_status status = xt_record_reader_fetch(r, data, packed, entry->packed, error);
-  if (status == XT_STATUS_ok) status = xt_checkpoint_inflate(entry, packed, to, error);
+  if (status == XT_STATUS_ok) status = xt_record_inflate(entry, packed, to, error);
   xt_memory_free(packed);
   return status;
 }
 
 xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt_region **out, xt_error *error) {
   uint64_t data;
-  xt_status status = xt_checkpoint_check_method(entry, error);
+  xt_status status = xt_record_check_method(entry, error);
   if (status == XT_STATUS_ok) status = xt_record_reader_data_offset(r, entry, &data, error);
   if (status != XT_STATUS_ok) return status;
   /* an address congruent with the file offset reads faster, but the data must be aligned */
@@ -123,7 +122,7 @@ xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt
   if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED) {
     uint32_t crc = 0;
     status = xt_record_reader_crc(r, region->data, entry->size, &crc, error);
-    if (status == XT_STATUS_ok) status = xt_checkpoint_verify(entry, crc, error);
+    if (status == XT_STATUS_ok) status = xt_record_verify(entry, crc, error);
   }
   if (status != XT_STATUS_ok) xt_region_drop(region);
   else *out = region;
@@ -300,7 +299,7 @@ xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc 
   if (record->method == XT_RECORD_DEFLATED || r->verify) {
     status = whole_record_view(r, t, record, out, error);
     if (status != XT_STATUS_ok || !swap) return status;
-    return swap_view(r, out, record->size, r->checkpoint->rebuild.storages[t->storage].element, error);
+    return swap_view(r, out, record->size, r->checkpoint->storages.list[t->storage].element, error);
   }
   status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
@@ -331,21 +330,22 @@ void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *t, x
 
 /* ---- Ranges ---- */
 
-/* Adds the bytes [from, from + size) of a record's packed data. If its local header has not been read, its data may
- * begin up to MAX_EXTRA bytes later than right after the header. These ranges begin at a multiple of ALIGNMENT, because
- * torch aligns data in the file: then a tensor can share the bytes. */
-static size_t add_record_range(const xt_record *record, uint64_t from, uint64_t size, xt_range *ranges, size_t count) {
+/* Adds the bytes [from, from + size) of a record's packed data. If it has not been located, its data may begin up to
+ * max_padding bytes later than right after the header. These ranges begin at a multiple of ALIGNMENT, because torch
+ * aligns data in the file: then a tensor can share the bytes. */
+static size_t add_record_range(const xt_record_reader *r, const xt_record *record, uint64_t from, uint64_t size,
+                               xt_range *ranges, size_t count) {
   uint64_t data = atomic_load(&record->data_offset);
   if (data >= XT_INLINE) return count;
   if (data) {
     ranges[count] = (xt_range){data + from, size};
     return count + (size > 0);
   }
-  xt_need header = xt_checkpoint_header_need(record);
+  xt_need header = xt_checkpoint_locate_need(r->checkpoint, record);
   uint64_t start = header.offset - header.offset % ALIGNMENT, end = header.offset + header.size;
   ranges[count++] = (xt_range){start, end - start};
   start = end + from - (end + from) % ALIGNMENT;
-  end += from + size + MAX_EXTRA;
+  end += from + size + r->checkpoint->format->max_padding;
   if (end > record->end) end = record->end;
   if (size && end > start) ranges[count++] = (xt_range){start, end - start};
   return count;
@@ -375,7 +375,8 @@ static size_t add_view_range(const xt_record_reader *r, const xt_tensor_desc *t,
   uint64_t item = xt_dtype_get(t->dtype)->size, span = (uint64_t)layout_of(t).span * item;
   if (!record || !span) return count;
   bool whole = record->method == XT_RECORD_DEFLATED || r->verify;
-  return add_record_range(record, whole ? 0 : (uint64_t)t->offset * item, whole ? record->packed : span, ranges, count);
+  return add_record_range(r, record, whole ? 0 : (uint64_t)t->offset * item, whole ? record->packed : span, ranges,
+                          count);
 }
 
 size_t xt_record_reader_ranges(const xt_record_reader *r, const xt_tensor_desc *t, xt_range *ranges) {
@@ -384,6 +385,6 @@ size_t xt_record_reader_ranges(const xt_record_reader *r, const xt_tensor_desc *
   return merge_ranges(ranges, count);
 }
 
-size_t xt_record_reader_record_ranges(const xt_record *record, xt_range *ranges) {
-  return merge_ranges(ranges, add_record_range(record, 0, record->packed, ranges, 0));
+size_t xt_record_reader_record_ranges(const xt_record_reader *r, const xt_record *record, xt_range *ranges) {
+  return merge_ranges(ranges, add_record_range(r, record, 0, record->packed, ranges, 0));
 }

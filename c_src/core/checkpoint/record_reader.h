@@ -69,10 +69,10 @@ xt_status xt_record_reader_view(const xt_record_reader *reader, const xt_tensor_
 void xt_record_reader_view_region(xt_region *storage, const xt_tensor_desc *tensor, xt_view *out);
 
 /* Lists the ranges of the file that must be in `pieces` to read a tensor, or a whole record: in file order, neighbors
- * merged. A record whose local header has not been read needs the header too. Returns their number; 0 if the bytes are
+ * merged. A record that has not been located needs its header too. Returns their number; 0 if the bytes are
  * in memory already. */
 size_t xt_record_reader_ranges(const xt_record_reader *reader, const xt_tensor_desc *tensor, xt_range *ranges);
-size_t xt_record_reader_record_ranges(const xt_record *record, xt_range *ranges);
+size_t xt_record_reader_record_ranges(const xt_record_reader *reader, const xt_record *record, xt_range *ranges);
 
 /* Reverses the bytes of each element in place. The two parts of a complex number are reversed separately. */
 xt_status xt_record_reader_swap(const xt_record_reader *reader, uint8_t *data, size_t size, xt_dtype dtype,

@@ -10,7 +10,7 @@
 #ifndef XT_FORMATS_GZIP_H
 #define XT_FORMATS_GZIP_H
 
-#include "core/formats/format.h"
+#include "core/checkpoint/format.h"
 
 extern const xt_format xt_gzip_format;
 

@@ -6,10 +6,7 @@
 #include <string.h>
 
 #include "core/base/cursor.h"
-#include "core/checkpoint/record_reader.h"
-#include "core/memory/memory.h"
 
-enum { START, WHOLE };
 enum { MIN_CAPACITY = 1 << 20, MAX_RATIO = 1032 /* deflate cannot compress better */ };
 
 static xt_status too_large(const xt_checkpoint *c, xt_error *error) {
@@ -40,7 +37,7 @@ static xt_status unpack(xt_checkpoint *c, xt_region **out, size_t *used, xt_erro
   const uint8_t *packed = c->memory->data;
   size_t size = c->memory->size;
   struct libdeflate_decompressor *inflater = libdeflate_alloc_decompressor();
-  if (!inflater) return xt_open_no_memory(error);
+  if (!inflater) return xt_opening_no_memory(error);
   uint64_t capacity = xt_le(packed + size - 4, 4);
   if (capacity / MAX_RATIO > size || capacity > c->allowance.limit - c->allowance.used) capacity = 0;
   if (capacity < MIN_CAPACITY) capacity = MIN_CAPACITY;
@@ -64,21 +61,20 @@ static xt_status unpack(xt_checkpoint *c, xt_region **out, size_t *used, xt_erro
   return status;
 }
 
-static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  if (c->state == START) {
-    if (c->unpacked)
-      return xt_error_set(error, XT_STATUS_unsupported,
-                          "the gzip file contains another gzip file; decompress it first with gunzip");
-    if (c->file_size < 18)
-      return xt_error_set(error, XT_STATUS_truncated, "the gzip file is truncated; download it again");
-    c->memory = xt_region_new(c->file_size, 0);
-    if (!c->memory) return xt_region_refused(error);
-    c->state = WHOLE;
-    *need = (xt_need){0, c->file_size, c->memory->data};
-    return XT_STATUS_ok;
-  }
+static xt_match matches(const uint8_t *head, size_t size) {
+  return size >= 2 && head[0] == 0x1f && head[1] == 0x8b ? XT_MATCH_YES : XT_MATCH_NO;
+}
+
+static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
+  xt_checkpoint *c = o->checkpoint;
   xt_region *whole = NULL;
   size_t used = 0;
+  (void)need;
+  if (c->unpacked)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "the gzip file contains another gzip file; decompress it first with gunzip");
+  if (c->file_size < 18)
+    return xt_error_set(error, XT_STATUS_truncated, "the gzip file is truncated; download it again");
   xt_status status = unpack(c, &whole, &used, error);
   if (status != XT_STATUS_ok) {
     xt_region_drop(whole);
@@ -89,10 +85,15 @@ static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
   c->unpacked = true;
   c->allowance.limit -= whole->size; /* fits, see grow */
   c->file_size = used;
-  c->state = START;
-  c->format = NULL;
-  c->head = NULL;
-  return xt_checkpoint_step(c, need, error);
+  xt_opening_restart(o);
+  return XT_STATUS_ok;
 }
 
-const xt_format xt_gzip_format = {"gzip", false, step};
+const xt_format xt_gzip_format = {
+    .name = "gzip",
+    .whole_file = true,
+    .matches = matches,
+    .signature = 2,
+    .open = open,
+    .without_stream = "decompress it first with ExTorch.Streaming.gunzip/1",
+};

@@ -17,34 +17,25 @@
 #ifndef XT_FORMATS_LEGACY_H
 #define XT_FORMATS_LEGACY_H
 
-#include "core/checkpoint/push.h"
+#include "core/checkpoint/format.h"
 #include "core/checkpoint/saver.h"
-#include "core/formats/format.h"
+#include "core/pickle/legacy.h"
 
 extern const xt_format xt_legacy_format;
-xt_status xt_legacy_push(xt_push *p, xt_error *error);
+extern const xt_push_parser xt_legacy_push;
 extern const xt_format_writer xt_legacy_write;
 
 /* ---- Parts of the file, for the opener and the push parser ---- */
 
-/* The whole first pickle of protocol 0 or 1. */
-#define XT_LEGACY_TEXT_MAGIC "L119547037146038801333356L\n."
-
-enum {
-  XT_LEGACY_PROTOCOL = 1001,
-  XT_LEGACY_HEADER_PICKLES = 3, /* the pickles before the object */
-  XT_LEGACY_PREFIX = 8          /* size of the number of elements of a storage */
-};
-
-/* Checks header pickle `index`, 0 to 2. */
-xt_status xt_legacy_read_header(xt_checkpoint *c, int index, const uint8_t *data, size_t size, uint64_t at,
+/* Checks a pickle before the object. */
+xt_status xt_legacy_read_header(xt_opening *o, int pickle, const uint8_t *data, size_t size, uint64_t at,
                                 xt_error *error);
 
-/* Reads the object into c->root. The data must stay allocated as long as the checkpoint. */
-xt_status xt_legacy_read_object(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
+/* Reads the object into the root of the tree. The data must stay allocated as long as the checkpoint. */
+xt_status xt_legacy_read_object(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
 
 /* Reads the list of keys. The data must stay allocated as long as the checkpoint. */
-xt_status xt_legacy_read_keys(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
+xt_status xt_legacy_read_keys(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
                               xt_error *error);
 
 /* Adds the record of the storage with this key. `bytes` are those at offset `at`: the storage's number of elements,

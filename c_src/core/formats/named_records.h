@@ -19,15 +19,22 @@
 #ifndef XT_FORMATS_NAMED_RECORDS_H
 #define XT_FORMATS_NAMED_RECORDS_H
 
-#include "core/formats/format.h"
+#include "core/checkpoint/format.h"
 
-/* Opens the checkpoint after the format has filled c->directory. */
-xt_status xt_named_records_begin(xt_checkpoint *c, xt_need *need, xt_error *error);
-xt_status xt_named_records_step(xt_checkpoint *c, xt_need *need, xt_error *error);
+/* The state of opening the records: part of the private data of the format. */
+typedef struct {
+  size_t next; /* which of the records is read next */
+  xt_record *record;
+  xt_need range;             /* the bytes that were requested for it */
+  const uint8_t *pickles[2]; /* content of data.pkl and constants.pkl */
+  size_t sizes[2];
+} xt_named_records;
 
-/* First value of c->state that belongs to xt_named_records_step. Smaller values belong to the format itself, which
- * calls xt_named_records_step for all others. */
-enum { XT_NAMED_RECORDS_STATES = 100 };
+/* Opens the checkpoint after the format has filled the directory. Called with a zeroed state at first. */
+xt_status xt_named_records_open(xt_opening *o, xt_named_records *records, xt_need *need, xt_error *error);
+
+/* Finds the records of the storages and completes the index. `more` is a second tree to index, or NULL. */
+xt_status xt_named_records_finish(xt_opening *o, xt_node *more, xt_error *error);
 
 /* The small text records, such as "version". find_text returns a number that identifies the record by its name below
  * the root directory, or 0 if it is not one of them. read_text stores the content in the checkpoint. */

@@ -7,10 +7,11 @@
 #ifndef XT_FORMATS_PLAIN_PICKLE_H
 #define XT_FORMATS_PLAIN_PICKLE_H
 
-#include "core/checkpoint/push.h"
-#include "core/formats/format.h"
+#include "core/checkpoint/format.h"
 
 extern const xt_format xt_plain_pickle_format;
-xt_status xt_plain_pickle_push(xt_push *p, xt_error *error);
+
+/* Returns whether a pickle may begin with this byte: PROTO, or the first opcode of protocol 0 or 1. */
+bool xt_plain_pickle_may_begin(uint8_t first);
 
 #endif

@@ -12,12 +12,11 @@
 #ifndef XT_FORMATS_SAFETENSORS_H
 #define XT_FORMATS_SAFETENSORS_H
 
-#include "core/checkpoint/push.h"
+#include "core/checkpoint/format.h"
 #include "core/checkpoint/saver.h"
-#include "core/formats/format.h"
 
 extern const xt_format xt_safetensors_format;
-xt_status xt_safetensors_push(xt_push *p, xt_error *error);
+extern const xt_push_parser xt_safetensors_push;
 extern const xt_format_writer xt_safetensors_write;
 
 /* ---- Parts of the file, for the opener and the push parser ---- */
@@ -27,6 +26,6 @@ enum { XT_SAFETENSORS_PREFIX = 8 /* size of the header's size */, XT_SAFETENSORS
 xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *prefix, uint64_t *size, xt_error *error);
 
 /* Reads the header, which must stay allocated as long as the checkpoint. */
-xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error);
+xt_status xt_safetensors_read_header(xt_opening *o, const uint8_t *header, size_t size, xt_error *error);
 
 #endif

@@ -120,12 +120,6 @@ static bool read_tensor(xt_json *j, tensor_header *t) {
          xt_json_fail(j, "missing field of a tensor; expected dtype, shape and data_offsets");
 }
 
-static xt_node *text_node(xt_arena *arena, xt_json_string text) {
-  xt_node *node = xt_node_new(arena, XT_NODE_TEXT);
-  if (node) node->text.data = text.data, node->text.size = text.size;
-  return node;
-}
-
 static xt_status read_metadata(xt_checkpoint *c, xt_json *j, xt_error *error) {
   xt_table keys = {0};
   xt_json_string key, value;
@@ -134,12 +128,13 @@ static xt_status read_metadata(xt_checkpoint *c, xt_json *j, xt_error *error) {
   bool ok = dict != NULL, entered = xt_json_peek(j) == 'n' ? !xt_json_word(j, "null") : xt_json_object(j);
   while (ok && entered && is_new && xt_json_key(j, &key) && xt_json_text(j, &value)) {
     ok = xt_table_put(&keys, key.data, key.size, &is_new) != NULL;
-    xt_node *k = text_node(&c->arena, key), *v = text_node(&c->arena, value);
+    xt_node *k = xt_node_new_text(&c->arena, key.data, key.size);
+    xt_node *v = xt_node_new_text(&c->arena, value.data, value.size);
     ok = ok && k && v && xt_node_append(&c->arena, dict, k) && xt_node_append(&c->arena, dict, v);
   }
   xt_table_free(&keys);
   if (!is_new) xt_json_fail(j, "duplicate key in an object");
-  return ok ? XT_STATUS_ok : xt_open_no_memory(error);
+  return ok ? XT_STATUS_ok : xt_opening_no_memory(error);
 }
 
 /* ---- Tensors ---- */
@@ -196,21 +191,21 @@ static xt_status add_tensor(xt_checkpoint *c, const data_range *data, tensor_hea
   if (bits != 8 * (uint64_t)(t->end - t->begin))
     return corrupt(t, error, "has a shape that does not fit its data_offsets");
   if (!pack_shape(t, info->packed)) return corrupt(t, error, "has a shape whose size overflows");
-  xt_node *key = text_node(&c->arena, t->name), *tensor;
-  if (!key) return xt_open_no_memory(error);
-  c->rebuild.error = error;
-  xt_status status =
-      xt_rebuild_add_storage(&c->rebuild, key, "cpu", dtype, (t->end - t->begin) / (int64_t)info->size, &storage);
+  xt_node *key = xt_node_new_text(&c->arena, t->name.data, t->name.size), *tensor = xt_node_new_tensor(&c->arena);
+  if (!key || !tensor) return xt_opening_no_memory(error);
+  int64_t numel = (t->end - t->begin) / (int64_t)info->size;
+  xt_status status = xt_storages_add(&c->storages, t->name.data, t->name.size, dtype, numel, 0, &storage, error);
   if (status == XT_STATUS_ok)
-    status = xt_rebuild_contiguous(&c->rebuild, storage, dtype, t->sizes, t->ndim, false, &tensor);
+    status =
+        xt_tensor_desc_set_contiguous(tensor->tensor, &c->storages, storage, dtype, t->sizes, t->ndim, false, 0, error);
   if (status != XT_STATUS_ok) return status;
-  if (!reserve_record(c)) return xt_open_no_memory(error);
+  if (!reserve_record(c)) return xt_opening_no_memory(error);
   if (!xt_records_add_stored(&c->directory, t->name.data, t->name.size, data->at + (uint64_t)t->begin,
                              (uint64_t)(t->end - t->begin), &duplicate))
-    return xt_open_no_memory(error);
+    return xt_opening_no_memory(error);
   return xt_node_append(&c->arena, c->root, key) && xt_node_append(&c->arena, c->root, tensor)
              ? XT_STATUS_ok
-             : xt_open_no_memory(error);
+             : xt_opening_no_memory(error);
 }
 
 static int compare_records(const void *a, const void *b) {
@@ -220,10 +215,11 @@ static int compare_records(const void *a, const void *b) {
 }
 
 /* Checks that the tensors cover the file after the header without gaps or overlaps. */
-static xt_status check_layout(xt_checkpoint *c, uint64_t at, xt_error *error) {
+static xt_status check_layout(xt_opening *o, uint64_t at, xt_error *error) {
+  xt_checkpoint *c = o->checkpoint;
   xt_record **sorted = malloc((c->directory.count + 1) * sizeof *sorted);
   xt_status status = XT_STATUS_ok;
-  if (!sorted) return xt_open_no_memory(error);
+  if (!sorted) return xt_opening_no_memory(error);
   bool in_order = true;
   for (size_t i = 0; i < c->directory.count; i++) {
     sorted[i] = &c->directory.list[i];
@@ -237,7 +233,7 @@ static xt_status check_layout(xt_checkpoint *c, uint64_t at, xt_error *error) {
     at = sorted[i]->end;
   }
   free(sorted);
-  if (status == XT_STATUS_ok && at != c->file_size && !c->size_unknown)
+  if (status == XT_STATUS_ok && at != c->file_size && !o->size_unknown)
     status =
         xt_error_at(error, XT_STATUS_corrupt, (int64_t)at,
                     "invalid safetensors file: the tensors end at byte %" PRIu64 " but the file has %" PRIu64 " bytes",
@@ -255,7 +251,8 @@ static xt_status check_names(const xt_checkpoint *c, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, size_t size, xt_error *error) {
+xt_status xt_safetensors_read_header(xt_opening *o, const uint8_t *header, size_t size, xt_error *error) {
+  xt_checkpoint *c = o->checkpoint;
   xt_json j;
   tensor_header t;
   size_t count = size / USUAL_SIZE + 1;
@@ -263,8 +260,8 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
   xt_json_begin(&j, header, size, &c->arena);
   c->root = xt_node_new(&c->arena, XT_NODE_DICT);
   if (!c->root || !xt_records_reserve(&c->directory, &c->arena, count, false) ||
-      !xt_rebuild_reserve(&c->rebuild, count))
-    return xt_open_no_memory(error);
+      !xt_storages_reserve(&c->storages, count))
+    return xt_opening_no_memory(error);
   if (xt_json_object(&j)) {
     while (xt_json_key(&j, &t.name)) {
       xt_status status = XT_STATUS_ok;
@@ -282,11 +279,11 @@ xt_status xt_safetensors_read_header(xt_checkpoint *c, const uint8_t *header, si
     if (error->offset >= 0) error->offset += PREFIX;
     return status;
   }
-  status = check_layout(c, data.at, error);
+  status = check_layout(o, data.at, error);
   if (status != XT_STATUS_ok) return status;
-  if (!xt_open_reserve_records(c)) return xt_open_no_memory(error);
+  if (!xt_opening_reserve_records(o)) return xt_opening_no_memory(error);
   for (size_t i = 0; i < c->directory.count; i++) c->records[i] = &c->directory.list[i];
-  status = xt_open_finish(c, NULL, error);
+  status = xt_opening_finish(o, NULL, error);
   return status == XT_STATUS_ok ? check_names(c, error) : status;
 }
 
@@ -303,15 +300,43 @@ xt_status xt_safetensors_header_size(const xt_checkpoint *c, const uint8_t *pref
   return XT_STATUS_ok;
 }
 
-static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  work *w = c->work;
-  if (c->state == HEADER) return xt_safetensors_read_header(c, w->header, w->header_size, error);
-  w = c->work = xt_open_alloc(c, sizeof *w);
-  if (!w) return xt_open_no_memory(error);
-  xt_status status = xt_safetensors_header_size(c, c->head, &w->header_size, error);
+static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
+  work *w = o->work;
+  if (o->state == HEADER) return xt_safetensors_read_header(o, w->header, w->header_size, error);
+  xt_status status = xt_safetensors_header_size(o->checkpoint, o->head, &w->header_size, error);
   if (status != XT_STATUS_ok) return status;
-  c->state = HEADER;
-  return xt_open_request(c, &w->header, PREFIX, w->header_size, need, error);
+  o->state = HEADER;
+  return xt_opening_request(o, &w->header, PREFIX, w->header_size, need, error);
 }
 
-const xt_format xt_safetensors_format = {"safetensors", false, step};
+static size_t skip_space(const uint8_t *head, size_t size, size_t at) {
+  while (at < size && (head[at] == ' ' || (head[at] >= '\t' && head[at] <= '\r'))) at++;
+  return at;
+}
+
+/* The length of a header, then a JSON object, which white space may precede. No other format has such bytes: the length
+ * makes bytes 4 to 7 zero. */
+static xt_match matches(const uint8_t *head, size_t size) {
+  if (size <= PREFIX || xt_le(head, PREFIX) > MAX_HEADER || xt_le(head, PREFIX) < 2) return XT_MATCH_NO;
+  size_t at = skip_space(head, size, PREFIX);
+  if (at == size) return XT_MATCH_MORE;
+  if (head[at] != '{') return XT_MATCH_NO;
+  at = skip_space(head, size, at + 1);
+  if (at == size) return XT_MATCH_MORE;
+  return head[at] == '"' || head[at] == '}' ? XT_MATCH_YES : XT_MATCH_NO;
+}
+
+/* A length above the format's limit, up to 1 TiB, or JSON that is invalid from the start. */
+static bool resembles(const uint8_t *head, size_t size) {
+  return size > PREFIX && head[PREFIX] == '{' && xt_le(head, PREFIX) >> 40 == 0;
+}
+
+const xt_format xt_safetensors_format = {
+    .name = "safetensors",
+    .matches = matches,
+    .resembles = resembles,
+    .signature = PREFIX + 2, /* with the shortest header, {} */
+    .open_size = sizeof(work),
+    .open = open,
+    .push = &xt_safetensors_push,
+};

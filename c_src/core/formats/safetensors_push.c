@@ -24,12 +24,12 @@ static int compare_placements(const void *a, const void *b) {
 
 static xt_status sort_tensors(xt_push *p, work *w, xt_error *error) {
   const xt_checkpoint *c = p->checkpoint;
-  size_t count = c->rebuild.storage_count;
+  size_t count = c->storages.count;
   placement *placements = malloc((count + 1) * sizeof *placements);
   w->order = xt_arena_alloc(&p->checkpoint->arena, count + 1, sizeof *w->order);
   if (!placements || !w->order) {
     free(placements);
-    return xt_open_no_memory(error);
+    return xt_opening_no_memory(error);
   }
   for (uint32_t i = 0; i < count; i++) placements[i] = (placement){c->records[i]->header, c->records[i]->end, i};
   qsort(placements, count, sizeof *placements, compare_placements);
@@ -39,10 +39,9 @@ static xt_status sort_tensors(xt_push *p, work *w, xt_error *error) {
 }
 
 static xt_status read_header(xt_push *p, work *w, xt_error *error) {
-  xt_checkpoint *c = p->checkpoint;
   uint8_t *header = xt_push_copy(p, xt_push_data(p) + XT_SAFETENSORS_PREFIX, w->header_size);
-  if (!header) return xt_open_no_memory(error);
-  xt_status status = xt_safetensors_read_header(c, header, w->header_size, error);
+  if (!header) return xt_opening_no_memory(error);
+  xt_status status = xt_safetensors_read_header(p->checkpoint->opening, header, w->header_size, error);
   if (status == XT_STATUS_ok) status = sort_tensors(p, w, error);
   if (status == XT_STATUS_ok) status = xt_push_described(p, error);
   p->state = TENSORS;
@@ -50,13 +49,10 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   return status;
 }
 
-xt_status xt_safetensors_push(xt_push *p, xt_error *error) {
+static xt_status step(xt_push *p, xt_error *error) {
   work *w = p->work;
   switch (p->state) {
   case START:
-    p->checkpoint->format = &xt_safetensors_format;
-    w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
-    if (!w) return xt_open_no_memory(error);
     p->reading = "the safetensors header";
     p->state = HEADER;
     xt_status status = xt_safetensors_header_size(p->checkpoint, xt_push_data(p), &w->header_size, error);
@@ -68,3 +64,5 @@ xt_status xt_safetensors_push(xt_push *p, xt_error *error) {
     return XT_STATUS_ok;
   }
 }
+
+const xt_push_parser xt_safetensors_push = {.work_size = sizeof(work), .step = step};

@@ -24,7 +24,7 @@
 #ifndef XT_FORMATS_TAR_H
 #define XT_FORMATS_TAR_H
 
-#include "core/formats/format.h"
+#include "core/checkpoint/format.h"
 
 extern const xt_format xt_tar_format;
 

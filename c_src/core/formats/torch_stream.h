@@ -10,16 +10,15 @@
 #ifndef XT_FORMATS_TORCH_STREAM_H
 #define XT_FORMATS_TORCH_STREAM_H
 
-#include "core/checkpoint/push.h"
+#include "core/checkpoint/format.h"
 #include "core/checkpoint/saver.h"
-#include "core/formats/format.h"
 
 extern const xt_format xt_torch_stream_format;
-xt_status xt_torch_stream_push(xt_push *p, xt_error *error);
+extern const xt_push_parser xt_torch_stream_push;
 extern const xt_format_writer xt_torch_stream_write;
 
-/* Reads the list of records into c->directory. The list ends at offset `at`, where the first record begins. The data
+/* Reads the list of records into the directory. The list ends at offset `at`, where the first record begins. The data
  * must stay allocated as long as the checkpoint. */
-xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
+xt_status xt_torch_stream_read_list(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
 
 #endif

@@ -3,10 +3,16 @@
 #include "core/formats/torch_stream.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "core/formats/named_records.h"
 
-enum { START, LIST };
+enum { LIST, RECORDS };
+
+typedef struct {
+  xt_window list;
+  xt_named_records records;
+} work;
 
 /* Returns the value of a field of an _Entry, or NULL if it is missing or of another kind. */
 static const xt_node *get_field(const xt_node *entry, const char *name, size_t size, xt_node_kind kind) {
@@ -24,7 +30,7 @@ static xt_status corrupt(xt_checkpoint *c, xt_error *error, const char *what) {
 
 static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at, xt_error *error) {
   if (list->kind != XT_NODE_LIST) return corrupt(c, error, "expected a list");
-  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_open_no_memory(error);
+  if (!xt_records_reserve(&c->directory, &c->arena, list->list.count, true)) return xt_opening_no_memory(error);
   for (size_t i = 0; i < list->list.count; i++) {
     const xt_node *entry = list->list.items[i];
     if (entry->kind != XT_NODE_OBJECT ||
@@ -42,35 +48,50 @@ static xt_status add_records(xt_checkpoint *c, const xt_node *list, uint64_t at,
     xt_record *record =
         xt_records_add_stored(&c->directory, key->text.data, key->text.size, at, (uint64_t)length->integer, &duplicate);
     if (duplicate) return corrupt(c, error, "duplicate record name");
-    if (!record) return xt_open_no_memory(error);
+    if (!record) return xt_opening_no_memory(error);
     at += (uint64_t)length->integer;
   }
   c->next = at < c->file_size ? at : 0;
   return XT_STATUS_ok;
 }
 
-xt_status xt_torch_stream_read_list(xt_checkpoint *c, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
-  xt_node *root;
+xt_status xt_torch_stream_read_list(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_error *error) {
+  xt_node *list;
   /* `strict` does not apply: the list is written by torch itself and contains the class _Entry */
-  xt_rebuild plain = {.arena = &c->arena, .max_tensor_bytes = c->limits.tensor_bytes};
-  xt_status status = xt_open_pickle(&plain, data, size, (int64_t)(at - size), &root, error);
-  xt_rebuild_free(&plain);
-  return status == XT_STATUS_ok ? add_records(c, root, at, error) : status;
+  xt_status status = xt_opening_value(o, false, data, size, (int64_t)(at - size), NULL, &list, error);
+  return status == XT_STATUS_ok ? add_records(o->checkpoint, list, at, error) : status;
 }
 
-static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
-  xt_window *list = c->work;
+static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
+  uint64_t base = o->checkpoint->base;
+  work *w = o->work;
   xt_status status;
   size_t size;
-  if (c->state >= XT_NAMED_RECORDS_STATES) return xt_named_records_step(c, need, error);
-  if (c->state == START) {
-    list = c->work = xt_open_alloc(c, sizeof *list);
-    if (!list) return xt_open_no_memory(error);
-    c->state = LIST;
+  if (o->state == LIST) {
+    if (!xt_window_scan_pickle(o, &w->list, base, &size, need, error, &status)) return status;
+    status = xt_torch_stream_read_list(o, w->list.data, size, base + size, error);
+    if (status != XT_STATUS_ok) return status;
+    o->state = RECORDS;
   }
-  if (!xt_window_scan_pickle(c, list, c->base, &size, need, error, &status)) return status;
-  status = xt_torch_stream_read_list(c, list->data, size, c->base + size, error);
-  return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;
+  return xt_named_records_open(o, &w->records, need, error);
 }
 
-const xt_format xt_torch_stream_format = {"streaming", true, step};
+/* The first class named by the pickle is torch.distributed._serialization._Entry. */
+static xt_match matches(const uint8_t *head, size_t size) {
+  static const char module[] = "torch.distributed._serialization";
+  const uint8_t *found = size && head[0] == 0x80 ? memmem(head, size < 64 ? size : 64, module, 16) : NULL;
+  size_t rest = found ? size - (size_t)(found - head) : 0;
+  bool named = found && rest > sizeof module + 6 && !memcmp(found, module, sizeof module - 1);
+  if (!named) return XT_MATCH_NO;
+  rest -= sizeof module - 1;
+  return memmem(found + sizeof module - 1, rest < 16 ? rest : 16, "_Entry", 6) ? XT_MATCH_YES : XT_MATCH_NO;
+}
+
+const xt_format xt_torch_stream_format = {
+    .name = "streaming",
+    .at_any_offset = true,
+    .matches = matches,
+    .open_size = sizeof(work),
+    .open = open,
+    .push = &xt_torch_stream_push,
+};

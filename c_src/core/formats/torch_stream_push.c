@@ -34,10 +34,11 @@ static xt_status read_list(xt_push *p, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   xt_status status;
   size_t size;
+  p->reading = "the list of records";
   if (!xt_push_scan_pickle(p, &size, &status, error)) return status;
   uint8_t *data = xt_push_copy(p, xt_push_data(p), size);
-  if (!data) return xt_open_no_memory(error);
-  status = xt_torch_stream_read_list(c, data, size, p->at + size, error);
+  if (!data) return xt_opening_no_memory(error);
+  status = xt_torch_stream_read_list(c->opening, data, size, p->at + size, error);
   if (status != XT_STATUS_ok) return status;
   p->state = RECORD;
   if (in_order(&c->directory)) return xt_push_consume(p, size, 0);
@@ -56,9 +57,9 @@ static xt_status read_list(xt_push *p, xt_error *error) {
 static xt_status read_object(xt_push *p, const xt_record *record, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   uint8_t *data = xt_push_copy(p, xt_push_data(p), record->size);
-  if (!data) return xt_open_no_memory(error);
-  xt_status status = xt_open_pickle(&c->rebuild, data, record->size, (int64_t)p->at, &c->root, error);
-  if (status == XT_STATUS_ok) status = xt_open_finish(c, NULL, error);
+  if (!data) return xt_opening_no_memory(error);
+  xt_status status = xt_opening_pickle(c->opening, data, record->size, (int64_t)p->at, &c->root, error);
+  if (status == XT_STATUS_ok) status = xt_named_records_finish(c->opening, NULL, error);
   return status == XT_STATUS_ok ? xt_push_described(p, error) : status;
 }
 
@@ -78,7 +79,7 @@ static xt_status read_body(xt_push *p, work *w, xt_error *error) {
 static bool find_storage(const xt_push *p, const xt_record *record, uint32_t *storage) {
   size_t prefix = record->name_size > 5 && !memcmp(record->name, "data/", 5) ? 5 : 0;
   if (!p->regions) return false;
-  size_t *index = xt_table_get(&p->checkpoint->rebuild.by_key, record->name + prefix, record->name_size - prefix);
+  size_t *index = xt_table_get(&p->checkpoint->storages.by_key, record->name + prefix, record->name_size - prefix);
   if (index) *storage = (uint32_t)*index;
   return index && p->checkpoint->records[*storage] == record;
 }
@@ -86,7 +87,7 @@ static bool find_storage(const xt_push *p, const xt_record *record, uint32_t *st
 static xt_status finish(xt_push *p, xt_error *error) {
   const xt_checkpoint *c = p->checkpoint;
   for (size_t i = 0; i < p->storages; i++)
-    if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
+    if (c->records[i] && !c->storages.list[i].data && !p->completed[i])
       return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
                          "the stream does not contain the record of a storage that a tensor needs");
   p->event = XT_PUSH_DONE;
@@ -100,12 +101,12 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
   const xt_record *record = &c->directory.list[w->next];
   if (find_storage(p, record, &storage)) {
     p->state = STORAGE;
-    xt_push_request(p, record->size - c->rebuild.storages[storage].bytes, 0); /* stray bytes after the elements */
+    xt_push_request(p, record->size - c->storages.list[storage].bytes, 0); /* stray bytes after the elements */
     return xt_push_receive(p, storage, error);
   }
   bool object = has_name(record, "data.pkl");
   bool text = !object && xt_named_records_find_text(record->name, record->name_size);
-  uint64_t limit = object ? c->limits.pickle_bytes : text ? XT_NAMED_RECORDS_MAX_TEXT : p->spool_bytes;
+  uint64_t limit = object ? c->opening->limits.pickle_bytes : text ? XT_NAMED_RECORDS_MAX_TEXT : p->spool_bytes;
   if (record->size > limit)
     return xt_error_at(error, XT_STATUS_limit, (int64_t)record->header,
                        "the record %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64 "%s",
@@ -118,14 +119,8 @@ static xt_status next_record(xt_push *p, work *w, xt_error *error) {
   return xt_push_request(p, record->size, 0);
 }
 
-xt_status xt_torch_stream_push(xt_push *p, xt_error *error) {
+static xt_status step(xt_push *p, xt_error *error) {
   work *w = p->work;
-  if (!w) {
-    p->checkpoint->format = &xt_torch_stream_format;
-    p->reading = "the list of records";
-    w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
-    if (!w) return xt_open_no_memory(error);
-  }
   switch (p->state) {
   case LIST: return read_list(p, error);
   case BODY: return read_body(p, w, error);
@@ -133,7 +128,9 @@ xt_status xt_torch_stream_push(xt_push *p, xt_error *error) {
     w->next++;
     p->state = RECORD;
     return xt_push_consume(p, p->needed, 0);
-  case SPOOL: return xt_push_open_spool(p, p->needed, error);
+  case SPOOL: return xt_push_end_spool(p, p->needed);
   default: return next_record(p, w, error);
   }
 }
+
+const xt_push_parser xt_torch_stream_push = {.work_size = sizeof(work), .step = step};

@@ -258,6 +258,8 @@ size_t xt_zip_directory_part(const uint8_t *bytes, size_t size, size_t *needed, 
   return has_signature(bytes, "PK\6\6") ? END64_SIZE : 0;
 }
 
+size_t xt_zip_local_size(const xt_record *entry) { return XT_ZIP_LOCAL_SIZE + entry->name_size; }
+
 xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error) {
   const char *mismatch = NULL;
   uint64_t flags = xt_le(local + 6, 2), packed = xt_le(local + 18, 4), size = xt_le(local + 22, 4);

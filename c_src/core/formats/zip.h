@@ -33,20 +33,20 @@
 #ifndef XT_FORMATS_ZIP_H
 #define XT_FORMATS_ZIP_H
 
-#include "core/checkpoint/push.h"
+#include "core/checkpoint/format.h"
 #include "core/checkpoint/saver.h"
-#include "core/formats/format.h"
 
 extern const xt_format xt_zip_format;
-xt_status xt_zip_push(xt_push *p, xt_error *error);
+extern const xt_push_parser xt_zip_push;
 extern const xt_format_writer xt_zip_write;
 
 /* ---- The central directory ---- */
 
 enum {
-  XT_ZIP_TAIL = 66 * 1024,      /* the end record is within this many bytes of the end, even with the longest comment */
-  XT_ZIP_LOCAL_SIZE = 30,       /* size of a local header without name and extra */
-  XT_ZIP_DESCRIPTOR_WINDOW = 28 /* size of the longest descriptor and the signature after it */
+  XT_ZIP_TAIL = 66 * 1024, /* the end record is within this many bytes of the end, even with the longest comment */
+  XT_ZIP_LOCAL_SIZE = 30,  /* size of a local header without name and extra */
+  XT_ZIP_MAX_EXTRA = UINT16_MAX, /* size of the longest extra field */
+  XT_ZIP_DESCRIPTOR_WINDOW = 28  /* size of the longest descriptor and the signature after it */
 };
 
 typedef struct {
@@ -64,7 +64,8 @@ xt_status xt_zip_read_directory(const xt_zip *zip, const uint8_t *directory, xt_
                                 xt_error *error);
 
 /* Compares a local header with the directory and sets *data to the offset of the record's data. `local` has
- * XT_ZIP_LOCAL_SIZE + name_size bytes. */
+ * xt_zip_local_size bytes. */
+size_t xt_zip_local_size(const xt_record *entry);
 xt_status xt_zip_check_local(const xt_record *entry, const uint8_t *local, uint64_t *data, xt_error *error);
 
 /* ---- Reading forward, before the directory is known ---- */

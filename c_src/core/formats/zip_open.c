@@ -1,35 +1,50 @@
 /* Opens a zip checkpoint. */
 #include "core/formats/zip.h"
 
+#include <string.h>
+
 #include "core/formats/named_records.h"
 
-enum { START, TAIL, DIRECTORY };
+enum { START, TAIL, DIRECTORY, RECORDS };
 
 typedef struct {
   xt_zip zip;
   uint8_t *tail, *directory;
+  xt_named_records records;
 } work;
 
-static xt_status step(xt_checkpoint *c, xt_need *need, xt_error *error) {
+static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
+  xt_checkpoint *c = o->checkpoint;
   size_t tail_size = c->file_size < XT_ZIP_TAIL ? c->file_size : XT_ZIP_TAIL;
-  work *w = c->work;
+  work *w = o->work;
   xt_status status;
-  switch (c->state) {
-  case START:
-    w = c->work = xt_open_alloc(c, sizeof *w);
-    if (!w) return xt_open_no_memory(error);
-    c->state = TAIL;
-    return xt_open_request(c, &w->tail, c->file_size - tail_size, tail_size, need, error);
+  switch (o->state++) {
+  case START: return xt_opening_request(o, &w->tail, c->file_size - tail_size, tail_size, need, error);
   case TAIL:
     status = xt_zip_find_directory(&w->zip, w->tail, tail_size, c->file_size, error);
     if (status != XT_STATUS_ok) return status;
-    c->state = DIRECTORY;
-    return xt_open_request(c, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
+    return xt_opening_request(o, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
   case DIRECTORY:
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
-    return status == XT_STATUS_ok ? xt_named_records_begin(c, need, error) : status;
-  default: return xt_named_records_step(c, need, error);
+    if (status != XT_STATUS_ok) return status;
   }
+  o->state = RECORDS;
+  return xt_named_records_open(o, &w->records, need, error);
 }
 
-const xt_format xt_zip_format = {"zip", false, step};
+static xt_match matches(const uint8_t *head, size_t size) {
+  return size >= 4 && !memcmp(head, "PK\3\4", 4) ? XT_MATCH_YES : XT_MATCH_NO;
+}
+
+const xt_format xt_zip_format = {
+    .name = "zip",
+    .compresses = true,
+    .matches = matches,
+    .signature = 4,
+    .open_size = sizeof(work),
+    .open = open,
+    .header_size = xt_zip_local_size,
+    .locate = xt_zip_check_local,
+    .max_padding = XT_ZIP_MAX_EXTRA,
+    .push = &xt_zip_push,
+};

@@ -64,10 +64,10 @@ static bool equals(const char *name, size_t size, const char *literal) {
 }
 
 static bool find_storage(const xt_push *p, const char *name, size_t size, uint32_t *storage) {
-  const xt_rebuild *rebuild = &p->checkpoint->rebuild;
+  const xt_storages *storages = &p->checkpoint->storages;
   if (size < 6 || memcmp(name, "data/", 5)) return false;
-  size_t *index = xt_table_get(&rebuild->by_key, name + 5, size - 5);
-  if (!index || rebuild->storages[*index].data || !p->checkpoint->records[*index]) return false;
+  size_t *index = xt_table_get(&storages->by_key, name + 5, size - 5);
+  if (!index || storages->list[*index].data || !p->checkpoint->records[*index]) return false;
   *storage = (uint32_t)*index;
   return true;
 }
@@ -80,7 +80,7 @@ static xt_status classify_record(xt_push *p, work *w, xt_error *error) {
   w->text = in_root ? xt_named_records_find_text(name, size) : 0;
   w->is_storage = in_root && w->object_read && find_storage(p, name, size, &w->storage);
   w->is_constants = in_root && w->object_read && equals(name, size, "constants.pkl");
-  w->limit = w->is_object || w->is_constants ? p->checkpoint->limits.pickle_bytes
+  w->limit = w->is_object || w->is_constants ? p->checkpoint->opening->limits.pickle_bytes
              : w->text                       ? XT_NAMED_RECORDS_MAX_TEXT
                                              : p->spool_bytes;
   w->scanned = 0;
@@ -102,13 +102,13 @@ static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
   if (w->count == w->capacity) {
     size_t capacity = w->capacity ? 2 * w->capacity : 64;
     xt_record *grown = xt_arena_alloc(&p->checkpoint->arena, capacity, sizeof *grown);
-    if (!grown) return xt_open_no_memory(error);
+    if (!grown) return xt_opening_no_memory(error);
     if (w->count) memcpy(grown, w->seen, w->count * sizeof *grown);
     w->seen = grown;
     w->capacity = capacity;
   }
   size_t *at = xt_table_put(&w->names, w->record.name, w->record.name_size, &is_new);
-  if (!at) return xt_open_no_memory(error);
+  if (!at) return xt_opening_no_memory(error);
   if (!is_new) return corrupt(p, error, "duplicate record name");
   *at = w->count;
   w->record.flags = w->text != 0;
@@ -118,31 +118,12 @@ static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
 
 /* ---- The object ---- */
 
-/* Gives every storage a provisional record: xt_open_finish needs one, but the offsets are not known yet. */
-static xt_status add_provisional_records(xt_checkpoint *c, xt_error *error) {
-  size_t count = c->rebuild.storage_count;
-  xt_record *records = xt_arena_alloc(&c->arena, count + 1, sizeof *records);
-  if (!records || !xt_open_reserve_records(c)) return xt_open_no_memory(error);
-  for (size_t i = 0; i < count; i++) {
-    const xt_storage *storage = &c->rebuild.storages[i];
-    bool meta = storage->location_size == 4 && !memcmp(storage->location, "meta", 4);
-    if (storage->data || meta) continue;
-    records[i].name = storage->key;
-    records[i].name_size = storage->key_size;
-    xt_record_set_data(&records[i], 0, storage->bytes);
-    c->records[i] = &records[i];
-  }
-  return XT_STATUS_ok;
-}
-
 static xt_status read_object(xt_push *p, work *w, const uint8_t *data, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   size_t size = w->record.size;
   int64_t at = w->record.method == XT_RECORD_STORED ? (int64_t)p->at : -1;
-  xt_status status = xt_open_pickle(&c->rebuild, data, size, at, &c->root, error);
-  if (status == XT_STATUS_ok) status = add_provisional_records(c, error);
-  if (status == XT_STATUS_ok) status = xt_open_finish(c, NULL, error);
-  if (status == XT_STATUS_ok) status = xt_push_described(p, error);
+  xt_status status = xt_opening_pickle(c->opening, data, size, at, &c->root, error);
+  if (status == XT_STATUS_ok) status = xt_push_describe(p, false, error);
   w->object_read = true;
   return status;
 }
@@ -152,23 +133,25 @@ static xt_status read_object(xt_push *p, work *w, const uint8_t *data, xt_error 
 static xt_status verify_crc(const xt_push *p, const work *w, uint32_t crc, xt_error *error) {
   xt_record record = w->record;
   record.has_crc = true;
-  return p->checkpoint->verify ? xt_checkpoint_verify(&record, crc, error) : XT_STATUS_ok;
+  return p->verify ? xt_record_verify(&record, crc, error) : XT_STATUS_ok;
 }
 
 static xt_status unpack(xt_push *p, work *w, uint8_t *to, xt_error *error) {
   w->record.has_crc = true;
-  return xt_checkpoint_inflate(&w->record, xt_push_data(p), to, error);
+  return xt_record_inflate(&w->record, xt_push_data(p), to, error);
 }
 
 static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
-  const xt_storage *storage = &p->checkpoint->rebuild.storages[w->storage];
+  const xt_storage *storage = &p->checkpoint->storages.list[w->storage];
   if (w->record.size < storage->bytes || w->record.size - storage->bytes >= xt_dtype_get(storage->dtype)->size)
     return corrupt(p, error, "the size of a record differs from that of its storage");
+  xt_status status = xt_push_expect(p, w->storage, error);
+  if (status != XT_STATUS_ok) return status;
   w->storage_read = true;
   if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL, error);
   xt_region *region = xt_region_new(w->record.size ? w->record.size : 1, 0);
   if (!region) return xt_region_refused(error);
-  xt_status status = unpack(p, w, region->data, error);
+  status = unpack(p, w, region->data, error);
   region->size = storage->bytes;
   p->received += storage->bytes;
   if (status == XT_STATUS_ok) return xt_push_complete(p, w->storage, region, error);
@@ -179,12 +162,10 @@ static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
 /* The tensors of constants.pkl belong into the index, but the index is complete once the object has been read. Only an
  * empty tuple of constants, usual in files without tensors, can be accepted. */
 static xt_status check_constants(xt_push *p, const work *w, const uint8_t *data, xt_error *error) {
-  xt_checkpoint *c = p->checkpoint;
   xt_node *root;
-  xt_rebuild plain = {.arena = &c->arena, .strict = c->rebuild.strict, .max_tensor_bytes = c->limits.tensor_bytes};
-  xt_status status = xt_open_pickle(&plain, data, w->record.size, -1, &root, error);
+  xt_opening *o = p->checkpoint->opening;
+  xt_status status = xt_opening_value(o, o->rebuild.strict, data, w->record.size, -1, NULL, &root, error);
   bool is_empty = status == XT_STATUS_ok && root->kind == XT_NODE_TUPLE && !root->list.count;
-  xt_rebuild_free(&plain);
   if (status != XT_STATUS_ok || is_empty) return status;
   return xt_error_at(error, XT_STATUS_unsupported, (int64_t)p->at,
                      "the record constants.pkl comes after data.pkl; write the stream to a file and load that");
@@ -193,7 +174,7 @@ static xt_status check_constants(xt_push *p, const work *w, const uint8_t *data,
 /* Reads a record that is buffered completely. */
 static xt_status read_record(xt_push *p, work *w, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
-  xt_status status = xt_checkpoint_check_method(&w->record, error);
+  xt_status status = xt_record_check_method(&w->record, error);
   if (status != XT_STATUS_ok || (p->spooling && !w->text)) return status;
   bool packed = w->record.method == XT_RECORD_DEFLATED;
   if (w->is_storage) return read_deflated_storage(p, w, error);
@@ -203,8 +184,9 @@ static xt_status read_record(xt_push *p, work *w, xt_error *error) {
                        "the record %s has %" PRIu64 " bytes, which exceeds the limit of %" PRIu64 "%s",
                        xt_printable_text(w->record.name, w->record.name_size).text, w->record.size, w->limit,
                        w->text ? "" : "; raise it with limits: [pickle_bytes: n]");
-  uint8_t *copy = packed ? xt_open_alloc(p->checkpoint, w->record.size) : xt_push_copy(p, data, w->record.size);
-  if (!copy) return xt_open_no_memory(error);
+  uint8_t *copy =
+      packed ? xt_arena_alloc(&p->checkpoint->arena, w->record.size, 1) : xt_push_copy(p, data, w->record.size);
+  if (!copy) return xt_opening_no_memory(error);
   if (packed) status = unpack(p, w, copy, error);
   else status = verify_crc(p, w, libdeflate_crc32(0, data, w->record.size), error);
   if (status != XT_STATUS_ok) return status;
@@ -263,7 +245,7 @@ static xt_status read_body(xt_push *p, work *w, xt_error *error) {
 /* ---- Storages ---- */
 
 static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *error) {
-  const xt_storage *storage = &p->checkpoint->rebuild.storages[w->storage];
+  const xt_storage *storage = &p->checkpoint->storages.list[w->storage];
   size_t item = xt_dtype_get(storage->dtype)->size;
   if (w->has_sizes && (w->record.size < storage->bytes || w->record.size - storage->bytes >= item))
     return xt_error_at(error, XT_STATUS_corrupt, (int64_t)p->at,
@@ -278,7 +260,7 @@ static xt_status begin_storage(xt_push *p, work *w, size_t header, xt_error *err
 
 /* After the data of a storage: up to an element's size of stray bytes, then the descriptor, if there is one. */
 static xt_status end_storage(xt_push *p, work *w, xt_error *error) {
-  const xt_storage *storage = &p->checkpoint->rebuild.storages[w->storage];
+  const xt_storage *storage = &p->checkpoint->storages.list[w->storage];
   const uint8_t *data = xt_push_data(p);
   size_t descriptor = 0, skipped = w->has_sizes ? p->needed : 0, item = xt_dtype_get(storage->dtype)->size;
   for (; !w->has_sizes && skipped < item; skipped++)
@@ -306,7 +288,7 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   if (status != XT_STATUS_ok) return status;
   if (xt_push_available(p) < needed) return xt_push_request(p, needed, 0);
   w->record.name = (const char *)xt_push_copy(p, (const uint8_t *)w->record.name, w->record.name_size);
-  if (!w->record.name) return xt_open_no_memory(error);
+  if (!w->record.name) return xt_opening_no_memory(error);
   if (!w->root) {
     const char *slash = memchr(w->record.name, '/', w->record.name_size);
     w->root = w->record.name;
@@ -315,7 +297,7 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   status = classify_record(p, w, error);
   if (status != XT_STATUS_ok) return status;
   if (w->is_storage && w->record.method == XT_RECORD_STORED) return begin_storage(p, w, needed, error);
-  if (w->has_sizes) status = xt_checkpoint_check_method(&w->record, error);
+  if (w->has_sizes) status = xt_record_check_method(&w->record, error);
   if (status != XT_STATUS_ok) return status;
   if (w->has_sizes && (w->record.packed > w->limit || (w->record.size > w->limit && !w->is_storage)))
     return too_large(w, error);
@@ -344,10 +326,10 @@ static xt_status compare_directory(const xt_push *p, const work *w, const xt_rec
 static xt_status finish(xt_push *p, work *w, xt_error *error) {
   xt_checkpoint *c = p->checkpoint;
   size_t size = w->directory_size;
-  if (p->spooling) return xt_push_open_spool(p, size, error);
+  if (p->spooling) return xt_push_end_spool(p, size);
   uint8_t *data = xt_push_copy(p, xt_push_data(p), size);
   xt_zip zip;
-  if (!data) return xt_open_no_memory(error);
+  if (!data) return xt_opening_no_memory(error);
   xt_status status = xt_zip_find_directory(&zip, data, size, p->at + size, error);
   if (status != XT_STATUS_ok) return status;
   if (zip.directory != p->at)
@@ -357,9 +339,9 @@ static xt_status finish(xt_push *p, work *w, xt_error *error) {
   if (status != XT_STATUS_ok) return status;
   if (!w->object_read) return corrupt(p, error, "it has no record data.pkl, so it was not written by torch.save");
   for (size_t i = 0; i < p->storages; i++)
-    if (c->records[i] && !c->rebuild.storages[i].data && !p->completed[i])
+    if (c->records[i] && !c->storages.list[i].data && !p->completed[i])
       return xt_error_set(error, XT_STATUS_corrupt, "the record data/%s is missing but a tensor needs it",
-                          xt_printable_text(c->rebuild.storages[i].key, c->rebuild.storages[i].key_size).text);
+                          xt_printable_text(c->storages.list[i].key, c->storages.list[i].key_size).text);
   xt_push_consume(p, size, 0);
   p->event = XT_PUSH_DONE;
   return status;
@@ -389,14 +371,10 @@ static xt_status read_directory(xt_push *p, work *w, xt_error *error) {
 
 static void free_work(void *object) { xt_table_free(&((work *)object)->names); }
 
-xt_status xt_zip_push(xt_push *p, xt_error *error) {
+static xt_status step(xt_push *p, xt_error *error) {
   work *w = p->work;
   switch (p->state) {
   case START:
-    p->checkpoint->format = &xt_zip_format;
-    w = p->work = xt_open_alloc(p->checkpoint, sizeof *w);
-    if (!w) return xt_open_no_memory(error);
-    p->free_work = free_work;
     p->spooling = true;
     w->names.allowance = &p->checkpoint->allowance;
     p->state = HEADER;
@@ -407,3 +385,5 @@ xt_status xt_zip_push(xt_push *p, xt_error *error) {
   default: return read_directory(p, w, error);
   }
 }
+
+const xt_push_parser xt_zip_push = {.work_size = sizeof(work), .step = step, .free_work = free_work};

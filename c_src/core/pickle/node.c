@@ -20,6 +20,18 @@ xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind) {
   return node;
 }
 
+xt_node *xt_node_new_tensor(xt_arena *arena) {
+  xt_node *node = xt_node_new(arena, XT_NODE_TENSOR);
+  if (node) node->tensor = xt_arena_alloc(arena, 1, sizeof *node->tensor);
+  return node && node->tensor ? node : NULL;
+}
+
+xt_node *xt_node_new_text(xt_arena *arena, const char *text, size_t size) {
+  xt_node *node = xt_node_new(arena, XT_NODE_TEXT);
+  if (node) node->text.data = text, node->text.size = size;
+  return node;
+}
+
 bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item) {
   if (list->list.count == list->list.room) {
     size_t room = list->list.room ? 2 * list->list.room : 4;

@@ -6,8 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/dtype.h"
-#include "core/memory/arena.h"
+#include "core/tensor/desc.h"
 
 typedef enum {
   XT_NODE_NONE,
@@ -37,41 +36,6 @@ typedef enum {
 } xt_node_kind;
 
 typedef struct xt_node xt_node;
-
-/* Numbers of c10::Layout, the same in every LibTorch. */
-typedef enum {
-  XT_LAYOUT_STRIDED = 0,
-  XT_LAYOUT_COO = 1,
-  XT_LAYOUT_CSR = 2,
-  XT_LAYOUT_CSC = 4,
-  XT_LAYOUT_BSR = 5,
-  XT_LAYOUT_BSC = 6
-} xt_layout;
-
-/* Describes a tensor. Sizes, strides and offset count elements of the storage.
- *
- * A sparse tensor has no storage of its own, but parts: indices and values (COO), or compressed indices, plain indices
- * and values. A tensor that is quantized per channel has a storage, and its scales and zero points as parts. */
-typedef struct xt_tensor_desc {
-  xt_dtype dtype;
-  uint32_t storage; /* index; XT_NO_STORAGE for meta and sparse tensors */
-  uint32_t ndim;
-  int64_t offset;
-  int64_t *sizes, *strides;
-  bool requires_grad, parameter, conj, neg, quantized;
-  uint8_t layout; /* xt_layout */
-  uint8_t part_count;
-  uint32_t first_entry;         /* 1 + index of the first entry of this tensor; set while the index is built */
-  struct xt_tensor_parts *more; /* of sparse and quantized tensors; NULL for others */
-} xt_tensor_desc;
-
-typedef struct xt_tensor_parts {
-  const xt_tensor_desc *parts[3];
-  double scale;
-  int64_t zero_point, axis;
-} xt_tensor_parts;
-
-enum { XT_NO_STORAGE = UINT32_MAX };
 
 struct xt_node {
   uint8_t kind; /* xt_node_kind */
@@ -111,10 +75,7 @@ struct xt_node {
       int64_t index;
     } device; /* index: -1 if there is none */
     xt_dtype dtype;
-    struct {
-      int64_t start, count; /* the elements that a view of the storage covers; count is -1 for the whole storage */
-      uint32_t index;       /* of the xt_storage in xt_rebuild */
-    } storage;
+    xt_storage_view storage;
     struct {
       xt_dtype dtype;
       uint8_t bytes[16]; /* little-endian */
@@ -133,6 +94,12 @@ struct xt_node {
 /* Returns a zeroed node of the given kind, or NULL if there is not enough memory. A number must not become a node of
  * another kind, and must not be copied as a whole. */
 xt_node *xt_node_new(xt_arena *arena, xt_node_kind kind);
+
+/* Returns a tensor node with a zeroed description, or NULL if there is not enough memory. */
+xt_node *xt_node_new_tensor(xt_arena *arena);
+
+/* Returns a text node. The text is not copied. Returns NULL if there is not enough memory. */
+xt_node *xt_node_new_text(xt_arena *arena, const char *text, size_t size);
 
 /* Appends an item to a list, tuple, set or dict. Returns false if there is not enough memory. */
 bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item);

@@ -13,16 +13,7 @@ xt_status xt_rebuild_corrupt(xt_rebuild *r, const char *format, ...) {
   return xt_error_at(r->error, XT_STATUS_corrupt, r->at, "invalid pickle: %s", reason);
 }
 
-xt_status xt_rebuild_bad_tensor(xt_rebuild *r, const char *what) {
-  return xt_error_at(r->error, XT_STATUS_corrupt, r->at, "invalid tensor: %s", what);
-}
-
-void xt_rebuild_free(xt_rebuild *rebuild) {
-  xt_table_free(&rebuild->by_key);
-  xt_table_free(&rebuild->labels);
-  rebuild->storages = NULL;
-  rebuild->storage_count = 0;
-}
+void xt_rebuild_free(xt_rebuild *rebuild) { xt_table_free(&rebuild->labels); }
 
 /* ---- Names ---- */
 
@@ -116,48 +107,16 @@ xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
 
 /* ---- Storages ---- */
 
-bool xt_rebuild_reserve(xt_rebuild *r, size_t count) {
-  if (count <= r->storage_room) return true;
-  xt_storage *grown = xt_arena_alloc(r->arena, count, sizeof *grown);
-  if (!grown) return false;
-  if (r->storage_count) memcpy(grown, r->storages, r->storage_count * sizeof *grown);
-  r->storages = grown;
-  r->storage_room = count;
-  return true;
-}
-
-xt_status xt_rebuild_add_storage(xt_rebuild *r, const xt_node *key, const char *location, xt_dtype dtype, int64_t numel,
-                                 uint32_t *index) {
-  int64_t bytes;
-  if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
-    return xt_error_at(r->error, XT_STATUS_corrupt, r->at,
-                       "invalid storage: size of %lld elements is negative or too large", (long long)numel);
-  if (r->storage_count == r->storage_room && !xt_rebuild_reserve(r, r->storage_room ? 2 * r->storage_room : 64))
-    return xt_rebuild_no_memory(r);
-  *index = (uint32_t)r->storage_count;
-  r->storages[r->storage_count++] = (xt_storage){.key = key->text.data,
-                                                 .key_size = key->text.size,
-                                                 .location = location,
-                                                 .location_size = strlen(location),
-                                                 .dtype = dtype,
-                                                 .element = dtype,
-                                                 .numel = numel,
-                                                 .bytes = (uint64_t)bytes,
-                                                 .alignment = 1};
-  return XT_STATUS_ok;
-}
-
 xt_status xt_rebuild_add_inline(xt_rebuild *r, xt_dtype dtype, const char *data, size_t size, bool big_endian,
                                 uint32_t *index) {
   char *text = xt_arena_alloc(r->arena, 32, 1);
-  xt_node key = {.kind = XT_NODE_TEXT};
   if (!text) return xt_rebuild_no_memory(r);
-  key.text.size = (size_t)snprintf(text, 32, "inline/%zu", r->storage_count);
-  key.text.data = text;
-  xt_status status = xt_rebuild_add_storage(r, &key, "cpu", dtype, (int64_t)(size / xt_dtype_get(dtype)->size), index);
+  size_t key_size = (size_t)snprintf(text, 32, "inline/%zu", r->storages->count);
+  int64_t numel = (int64_t)(size / xt_dtype_get(dtype)->size);
+  xt_status status = xt_storages_add(r->storages, text, key_size, dtype, numel, r->at, index, r->error);
   if (status != XT_STATUS_ok) return status;
-  r->storages[*index].data = (const uint8_t *)data;
-  r->storages[*index].big_endian = big_endian;
+  r->storages->list[*index].data = (const uint8_t *)data;
+  r->storages->list[*index].big_endian = big_endian;
   return status;
 }
 
@@ -211,31 +170,30 @@ static xt_status storage_id(xt_rebuild *r, const xt_node *id, xt_node **out) {
     return xt_rebuild_corrupt(r, "key, location or size of a storage has the wrong type");
   if (key->text.size > MAX_KEY || location->text.size > MAX_KEY)
     return xt_rebuild_corrupt(r, "key or location of a storage is longer than %d bytes", MAX_KEY);
-  xt_node full = {.kind = XT_NODE_TEXT};
+  const char *full;
+  size_t full_size;
   bool is_new;
   uint32_t index;
   int64_t bytes;
-  if (!prefix_key(r, key, &full.text.data, &full.text.size)) return xt_rebuild_no_memory(r);
-  size_t *slot = xt_table_put(&r->by_key, full.text.data, full.text.size, &is_new);
+  if (!prefix_key(r, key, &full, &full_size)) return xt_rebuild_no_memory(r);
+  size_t *slot = xt_table_put(&r->storages->by_key, full, full_size, &is_new);
   if (!slot) return xt_rebuild_no_memory(r);
   if (is_new) {
-    xt_status status = xt_rebuild_add_storage(r, &full, "", dtype, numel->integer, &index);
+    xt_status status = xt_storages_add(r->storages, full, full_size, dtype, numel->integer, r->at, &index, r->error);
     if (status != XT_STATUS_ok) return status;
-    r->storages[index].location = location->text.data;
-    r->storages[index].location_size = location->text.size;
+    r->storages->list[index].location = location->text.data;
+    r->storages->list[index].location_size = location->text.size;
     *slot = index;
   } else if (__builtin_mul_overflow(numel->integer, (int64_t)xt_dtype_get(dtype)->size, &bytes) ||
-             r->storages[*slot].bytes != (uint64_t)bytes) {
-    return xt_rebuild_corrupt(r, "storage %s is used with two sizes",
-                              xt_printable_text(full.text.data, full.text.size).text);
+             r->storages->list[*slot].bytes != (uint64_t)bytes) {
+    return xt_rebuild_corrupt(r, "storage %s is used with two sizes", xt_printable_text(full, full_size).text);
   }
   *out = xt_node_new(r->arena, XT_NODE_STORAGE);
   if (!*out) return xt_rebuild_no_memory(r);
   (*out)->storage.index = (uint32_t)*slot;
   (*out)->storage.count = -1;
   if (r->ids == XT_IDS_LEGACY && !get_view(xt_node_arg(id, 5), numel->integer, *out))
-    return xt_rebuild_corrupt(r, "view extends past its storage %s",
-                              xt_printable_text(full.text.data, full.text.size).text);
+    return xt_rebuild_corrupt(r, "view extends past its storage %s", xt_printable_text(full, full_size).text);
   return XT_STATUS_ok;
 }
 

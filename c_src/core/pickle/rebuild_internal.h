@@ -9,10 +9,8 @@
 
 #include "core/pickle/rebuild.h"
 
-/* Both set the error and return its status. Only a pickle can have the first kind of error; safetensors and tar files
- * can have the second as well. */
+/* Sets the error "invalid pickle: …" and returns its status. */
 xt_status xt_rebuild_corrupt(xt_rebuild *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-xt_status xt_rebuild_bad_tensor(xt_rebuild *r, const char *what);
 
 static inline xt_status xt_rebuild_no_memory(xt_rebuild *r) {
   return xt_error_set(r->error, XT_STATUS_no_memory, "out of memory while reading the pickle");
@@ -40,15 +38,8 @@ static inline bool xt_node_number(const xt_node *node, double *out) {
   return true;
 }
 
-/* Returns a tensor node with a zeroed description, or NULL if there is not enough memory. */
-xt_node *xt_rebuild_new_tensor(xt_rebuild *r);
-
 /* Reads a tuple of sizes or strides; `what` is "size" or "stride", for errors. */
 xt_status xt_rebuild_dims(xt_rebuild *r, const xt_node *node, const char *what, uint32_t *ndim, int64_t **out);
-
-/* Checks that a tensor lies inside its storage, or before element `end` of it unless that is -1, and that its logical
- * bytes do not exceed the limit. */
-xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *tensor, int64_t end);
 
 /* Adds a storage whose bytes are in the pickle itself. */
 xt_status xt_rebuild_add_inline(xt_rebuild *r, xt_dtype dtype, const char *data, size_t size, bool big_endian,

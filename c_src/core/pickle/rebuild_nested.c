@@ -6,10 +6,9 @@
 
 #include "core/base/cursor.h"
 #include "core/base/printable.h"
+#include "core/pickle/legacy.h"
 #include "core/pickle/rebuild_internal.h"
 #include "core/pickle/unpickle.h"
-
-enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, PICKLES, COUNT_SIZE = 8 };
 
 static xt_status read_storage(xt_rebuild *r, xt_cursor *in, const xt_node *key) {
   size_t prefix = strlen(r->key_prefix);
@@ -18,12 +17,12 @@ static xt_status read_storage(xt_rebuild *r, xt_cursor *in, const xt_node *key) 
     return xt_rebuild_corrupt(r, "invalid storage key in a nested checkpoint");
   memcpy(full, r->key_prefix, prefix);
   memcpy(full + prefix, key->text.data, key->text.size);
-  size_t *index = xt_table_get(&r->by_key, full, prefix + key->text.size);
+  size_t *index = xt_table_get(&r->storages->by_key, full, prefix + key->text.size);
   if (!index)
     return xt_rebuild_corrupt(r, "nested checkpoint lists storage %s, which its object does not use",
                               xt_printable_text(key->text.data, key->text.size).text);
-  xt_storage *storage = &r->storages[*index];
-  uint64_t numel = xt_cursor_le(in, COUNT_SIZE);
+  xt_storage *storage = &r->storages->list[*index];
+  uint64_t numel = xt_cursor_le(in, XT_LEGACY_PREFIX);
   const uint8_t *data = in->short_ || numel != (uint64_t)storage->numel ? NULL : xt_cursor_take(in, storage->bytes);
   if (!data)
     return xt_rebuild_corrupt(r, "storage %s of a nested checkpoint is truncated or has an unexpected size",
@@ -33,25 +32,25 @@ static xt_status read_storage(xt_rebuild *r, xt_cursor *in, const xt_node *key) 
 }
 
 static xt_status read_checkpoint(xt_rebuild *r, xt_cursor *in, xt_node **out) {
-  xt_node *parts[PICKLES];
-  size_t used, before = r->storage_count;
-  for (int i = MAGIC; i < PICKLES; i++) {
-    r->ids = i == OBJECT ? XT_IDS_LEGACY : XT_IDS_NONE;
+  xt_node *parts[XT_LEGACY_PICKLES];
+  size_t used, before = r->storages->count;
+  for (int i = 0; i < XT_LEGACY_PICKLES; i++) {
+    r->ids = i == XT_LEGACY_PICKLE_OBJECT ? XT_IDS_LEGACY : XT_IDS_NONE;
     xt_status status = xt_unpickle(in->data + in->at, xt_cursor_left(in), r, &used, &parts[i]);
     if (status != XT_STATUS_ok) return status;
     in->at += used;
   }
-  if (parts[KEYS]->kind != XT_NODE_LIST)
-    return xt_rebuild_corrupt(r, "storage keys of a nested checkpoint are not a list");
-  for (size_t i = 0; i < parts[KEYS]->list.count; i++) {
-    xt_status status = read_storage(r, in, parts[KEYS]->list.items[i]);
+  const xt_node *keys = parts[XT_LEGACY_PICKLE_KEYS];
+  if (keys->kind != XT_NODE_LIST) return xt_rebuild_corrupt(r, "storage keys of a nested checkpoint are not a list");
+  for (size_t i = 0; i < keys->list.count; i++) {
+    xt_status status = read_storage(r, in, keys->list.items[i]);
     if (status != XT_STATUS_ok) return status;
   }
-  for (size_t i = before; i < r->storage_count; i++)
-    if (!r->storages[i].data)
+  for (size_t i = before; i < r->storages->count; i++)
+    if (!r->storages->list[i].data)
       return xt_rebuild_corrupt(r, "nested checkpoint does not contain the data of storage %s",
-                                xt_printable_text(r->storages[i].key, r->storages[i].key_size).text);
-  *out = parts[OBJECT];
+                                xt_printable_text(r->storages->list[i].key, r->storages->list[i].key_size).text);
+  *out = parts[XT_LEGACY_PICKLE_OBJECT];
   return XT_STATUS_ok;
 }
 

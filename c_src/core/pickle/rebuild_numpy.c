@@ -54,7 +54,10 @@ static xt_status make_array(xt_rebuild *r, const xt_node *shape, const xt_node *
     return xt_rebuild_corrupt(r, "shape of a NumPy array does not fit its %zu bytes of data", data->text.size);
   xt_status status = xt_rebuild_add_inline(r, dtype, data->text.data, data->text.size, big_endian, &storage);
   if (status != XT_STATUS_ok) return status;
-  return xt_rebuild_contiguous(r, storage, dtype, sizes, (uint32_t)shape->list.count, fortran, out);
+  *out = xt_node_new_tensor(r->arena);
+  if (!*out) return xt_rebuild_no_memory(r);
+  return xt_tensor_desc_set_contiguous((*out)->tensor, r->storages, storage, dtype, sizes, (uint32_t)shape->list.count,
+                                       fortran, r->at, r->error);
 }
 
 /* scalar(dtype, bytes) */

@@ -3,22 +3,13 @@
 
 /* torch.serialization._get_layout('torch.sparse_coo') */
 static bool get_layout(const xt_node *node, xt_layout *out) {
-  static const struct {
-    const char *name;
-    xt_layout layout;
-  } layouts[] = {{"torch.sparse_coo", XT_LAYOUT_COO},
-                 {"torch.sparse_csr", XT_LAYOUT_CSR},
-                 {"torch.sparse_csc", XT_LAYOUT_CSC},
-                 {"torch.sparse_bsr", XT_LAYOUT_BSR},
-                 {"torch.sparse_bsc", XT_LAYOUT_BSC}};
   if (!node || node->kind != XT_NODE_OBJECT ||
       !xt_node_is_global(node->object->callable, "torch.serialization", "_get_layout") ||
       node->object->args->list.count != 1)
     return false;
-  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-    if (xt_node_is_text(node->object->args->list.items[0], layouts[i].name, strlen(layouts[i].name)))
-      return *out = layouts[i].layout, true;
-  return false;
+  const xt_node *name = node->object->args->list.items[0];
+  return name->kind == XT_NODE_TEXT && name->text.size > 6 && !memcmp(name->text.data, "torch.", 6) &&
+         xt_layout_from_name(name->text.data + 6, name->text.size - 6, out) && *out != XT_LAYOUT_STRIDED;
 }
 
 /* Returns the tensor if it can be a part: strided, not quantized and with a storage. Otherwise returns NULL. */
@@ -34,7 +25,7 @@ xt_status xt_rebuild_sparse(xt_rebuild *r, const xt_node *args, xt_node **out) {
   xt_layout layout;
   if (!get_layout(xt_node_arg(args, 0), &layout) || !data || data->kind != XT_NODE_TUPLE) return XT_STATUS_ok;
   uint8_t parts = layout == XT_LAYOUT_COO ? 2 : 3;
-  *out = xt_rebuild_new_tensor(r);
+  *out = xt_node_new_tensor(r->arena);
   xt_tensor_parts *more = xt_arena_alloc(r->arena, 1, sizeof *more);
   if (!*out || !more) return xt_rebuild_no_memory(r);
   xt_tensor_desc *t = (*out)->tensor;
@@ -58,7 +49,7 @@ xt_status xt_rebuild_sparse(xt_rebuild *r, const xt_node *args, xt_node **out) {
   int64_t elements = 1;
   for (uint32_t d = 0; d < t->ndim; d++)
     if (t->sizes[d] && __builtin_mul_overflow(elements, t->sizes[d], &elements))
-      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
+      return xt_tensor_desc_invalid(r->at, "shape overflows 64 bits", r->error);
   return t->strides ? XT_STATUS_ok : xt_rebuild_no_memory(r);
 }
 

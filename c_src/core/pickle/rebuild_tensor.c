@@ -17,34 +17,6 @@ xt_status xt_rebuild_dims(xt_rebuild *r, const xt_node *node, const char *what, 
   return XT_STATUS_ok;
 }
 
-xt_status xt_rebuild_check_view(xt_rebuild *r, const xt_tensor_desc *t, int64_t end) {
-  int64_t last = t->offset, elements = 1, step, bytes;
-  int64_t item = (int64_t)xt_dtype_get(t->dtype)->size;
-  bool empty = false;
-  for (uint32_t d = 0; d < t->ndim; d++) {
-    int64_t size = t->sizes[d] ? t->sizes[d] : 1; /* the shape of an empty tensor must not overflow either */
-    empty |= t->sizes[d] == 0;
-    if (__builtin_mul_overflow(size - 1, t->strides[d], &step) || __builtin_add_overflow(last, step, &last) ||
-        __builtin_mul_overflow(elements, size, &elements))
-      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
-  }
-  if (__builtin_mul_overflow(elements, item, &bytes) || __builtin_mul_overflow(last, item, &step))
-    return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
-  if (!empty && (uint64_t)bytes > r->max_tensor_bytes)
-    return xt_error_at(
-        r->error, XT_STATUS_limit, r->at,
-        "a tensor has %lld bytes, which exceeds the limit of %llu; raise it with limits: [tensor_bytes: n]",
-        (long long)bytes, (unsigned long long)r->max_tensor_bytes);
-  if (t->storage == XT_NO_STORAGE) return XT_STATUS_ok;
-  xt_storage *storage = &r->storages[t->storage];
-  if (storage->alignment < item) storage->alignment = (uint8_t)item;
-  int64_t room = (int64_t)(storage->bytes / (uint64_t)item);
-  if (end >= 0 && end < room) room = end;
-  /* An empty tensor may begin anywhere, as slices of slices do: none of its bytes are read. */
-  if (!empty && last >= room) return xt_rebuild_bad_tensor(r, "it extends past the end of its storage");
-  return XT_STATUS_ok;
-}
-
 /* Keys plus values. torch writes a few; a dict that many tensors share is read for each of them. */
 enum { MAX_METADATA = 32 };
 
@@ -61,17 +33,6 @@ static xt_status get_metadata(xt_rebuild *r, const xt_node *node, xt_tensor_desc
   return XT_STATUS_ok;
 }
 
-xt_node *xt_rebuild_new_tensor(xt_rebuild *r) {
-  xt_node *node = xt_node_new(r->arena, XT_NODE_TENSOR);
-  if (node) node->tensor = xt_arena_alloc(r->arena, 1, sizeof *node->tensor);
-  return node && node->tensor ? node : NULL;
-}
-
-/* Returns the end of the part of a storage that a view covers, or -1 if it covers the whole storage. */
-static int64_t view_end(const xt_node *storage) {
-  return storage->storage.count < 0 ? -1 : storage->storage.start + storage->storage.count;
-}
-
 /* _rebuild_tensor(storage, offset, size, stride)
  * _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])
  * _rebuild_tensor_v3(storage, offset, size, stride, requires_grad, hooks, dtype[, metadata]) */
@@ -81,14 +42,14 @@ xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_
   if (!storage || storage->kind != XT_NODE_STORAGE || !offset || offset->kind != XT_NODE_INT || offset->integer < 0)
     return xt_rebuild_corrupt(r, "tensor without a storage or a valid offset");
   if (version == 3 && (!dtype || dtype->kind != XT_NODE_DTYPE)) return xt_rebuild_corrupt(r, "tensor without a dtype");
-  *out = xt_rebuild_new_tensor(r);
+  *out = xt_node_new_tensor(r->arena);
   if (!*out) return xt_rebuild_no_memory(r);
   xt_tensor_desc *t = (*out)->tensor;
   t->storage = storage->storage.index;
-  t->dtype = dtype ? dtype->dtype : r->storages[t->storage].dtype;
-  if (dtype) r->storages[t->storage].element = dtype->dtype;
+  t->dtype = dtype ? dtype->dtype : r->storages->list[t->storage].dtype;
+  if (dtype) r->storages->list[t->storage].element = dtype->dtype;
   if (__builtin_add_overflow(offset->integer, storage->storage.start, &t->offset))
-    return xt_rebuild_bad_tensor(r, "offset overflows 64 bits");
+    return xt_tensor_desc_invalid(r->at, "offset overflows 64 bits", r->error);
   uint32_t strides;
   xt_status status = xt_rebuild_dims(r, xt_node_arg(args, 2), "size", &t->ndim, &t->sizes);
   if (status == XT_STATUS_ok) status = xt_rebuild_dims(r, xt_node_arg(args, 3), "stride", &strides, &t->strides);
@@ -97,14 +58,14 @@ xt_status xt_rebuild_tensor(xt_rebuild *r, const xt_node *args, int version, xt_
   if (version > 1 && !xt_node_flag(xt_node_arg(args, 4), &t->requires_grad))
     return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
   status = get_metadata(r, xt_node_arg(args, version == 3 ? 7 : 6), t);
-  return status == XT_STATUS_ok ? xt_rebuild_check_view(r, t, view_end(storage)) : status;
+  return status == XT_STATUS_ok ? xt_tensor_desc_check(t, r->storages, &storage->storage, r->at, r->error) : status;
 }
 
 xt_status xt_rebuild_meta(xt_rebuild *r, const xt_node *args, xt_node **out) {
   const xt_node *dtype = xt_node_arg(args, 0);
   uint32_t strides;
   if (!dtype || dtype->kind != XT_NODE_DTYPE) return xt_rebuild_corrupt(r, "tensor without a dtype");
-  *out = xt_rebuild_new_tensor(r);
+  *out = xt_node_new_tensor(r->arena);
   if (!*out) return xt_rebuild_no_memory(r);
   xt_tensor_desc *t = (*out)->tensor;
   t->storage = XT_NO_STORAGE;
@@ -115,7 +76,7 @@ xt_status xt_rebuild_meta(xt_rebuild *r, const xt_node *args, xt_node **out) {
   if (strides != t->ndim) return xt_rebuild_corrupt(r, "tensor with %u sizes but %u strides", t->ndim, strides);
   if (!xt_node_flag(xt_node_arg(args, 3), &t->requires_grad))
     return xt_rebuild_corrupt(r, "requires_grad is not a boolean");
-  return xt_rebuild_check_view(r, t, -1);
+  return xt_tensor_desc_check(t, r->storages, NULL, r->at, r->error);
 }
 
 /* ---- Kinds of tensors ---- */
@@ -146,7 +107,7 @@ xt_status xt_rebuild_parameter(xt_rebuild *r, const xt_node *args, xt_node **out
   const xt_node *data = xt_node_arg(args, 0);
   xt_node *state = xt_node_arg(args, 3), *made;
   if (!data || data->kind != XT_NODE_TENSOR) return XT_STATUS_ok; /* a tensor that stayed an inert object */
-  made = xt_rebuild_new_tensor(r);
+  made = xt_node_new_tensor(r->arena);
   if (!made) return xt_rebuild_no_memory(r);
   *made->tensor = *data->tensor;
   made->tensor->parameter = made->tensor->requires_grad = true;
@@ -164,7 +125,7 @@ xt_status xt_rebuild_device_tensor(xt_rebuild *r, const xt_node *args, xt_node *
   if (!data || data->kind != XT_NODE_TENSOR || !dtype || dtype->kind != XT_NODE_DTYPE ||
       dtype->dtype != data->tensor->dtype)
     return XT_STATUS_ok;
-  *out = xt_rebuild_new_tensor(r);
+  *out = xt_node_new_tensor(r->arena);
   if (!*out) return xt_rebuild_no_memory(r);
   *(*out)->tensor = *data->tensor;
   return xt_node_flag(xt_node_arg(args, 3), &(*out)->tensor->requires_grad)
@@ -228,49 +189,4 @@ xt_status xt_rebuild_tensor_state(xt_rebuild *r, xt_node *target, xt_node *state
   *done = made != NULL;
   if (status == XT_STATUS_ok && made) *target = *made; /* in place: the memo and containers may already refer to it */
   return status;
-}
-
-/* ---- Tensors that other formats describe ---- */
-
-xt_status xt_rebuild_view(xt_rebuild *r, const xt_node *storage, int64_t offset, const int64_t *sizes,
-                          const int64_t *strides, uint32_t ndim, xt_node **out) {
-  *out = xt_rebuild_new_tensor(r);
-  if (!*out) return xt_rebuild_no_memory(r);
-  xt_tensor_desc *t = (*out)->tensor;
-  t->storage = storage->storage.index;
-  t->dtype = r->storages[t->storage].dtype;
-  t->ndim = ndim;
-  t->sizes = xt_arena_alloc(r->arena, ndim, sizeof *t->sizes);
-  t->strides = xt_arena_alloc(r->arena, ndim, sizeof *t->strides);
-  if (!t->sizes || !t->strides) return xt_rebuild_no_memory(r);
-  if (offset < 0 || __builtin_add_overflow(offset, storage->storage.start, &t->offset))
-    return xt_rebuild_bad_tensor(r, "offset is negative or overflows 64 bits");
-  for (uint32_t d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_rebuild_bad_tensor(r, "size or stride is negative");
-    t->sizes[d] = sizes[d];
-    t->strides[d] = strides[d];
-  }
-  return xt_rebuild_check_view(r, t, view_end(storage));
-}
-
-xt_status xt_rebuild_contiguous(xt_rebuild *r, uint32_t storage, xt_dtype dtype, const int64_t *sizes, uint32_t ndim,
-                                bool column_major, xt_node **out) {
-  int64_t step = 1;
-  *out = xt_rebuild_new_tensor(r);
-  if (!*out) return xt_rebuild_no_memory(r);
-  xt_tensor_desc *t = (*out)->tensor;
-  t->storage = storage;
-  t->dtype = dtype;
-  t->ndim = ndim;
-  t->sizes = xt_arena_alloc(r->arena, 2 * (size_t)ndim, sizeof *t->sizes);
-  if (!t->sizes) return xt_rebuild_no_memory(r);
-  t->strides = t->sizes + ndim;
-  for (uint32_t i = 0; i < ndim; i++) {
-    uint32_t d = column_major ? i : ndim - 1 - i;
-    t->sizes[d] = sizes[d];
-    t->strides[d] = step;
-    if (__builtin_mul_overflow(step, sizes[d] ? sizes[d] : 1, &step))
-      return xt_rebuild_bad_tensor(r, "shape overflows 64 bits");
-  }
-  return xt_rebuild_check_view(r, t, -1);
 }

@@ -237,7 +237,7 @@ static void header_of_safetensors(void) {
   for (uint64_t more = 0; more < 2; more++) {
     uint8_t prefix[8];
     for (int i = 0; i < 8; i++) prefix[i] = (uint8_t)((100000000 + more) >> 8 * i);
-    xt_checkpoint_begin(&c, 1 << 30, 0, &sample_limits, false, false, &error);
+    xt_checkpoint_begin(&c, 1 << 30, 0, &sample_limits, false, false);
     CHECK(xt_safetensors_header_size(&c, prefix, &size, &error) == (more ? XT_STATUS_limit : XT_STATUS_ok));
     xt_checkpoint_free(&c);
   }
@@ -271,7 +271,7 @@ static void a_stream_that_failed(void) {
   xt_push_event event;
   size_t used;
   static const uint8_t bad[2000] = "PK\3\4";
-  xt_push_begin_checkpoint(&c, &sample_limits, false, false, &error);
+  xt_push_begin_checkpoint(&c, &sample_limits, false, false);
   xt_push_begin(&p, &c, 1000);
   CHECK(xt_push_feed(&p, bad, sizeof bad, &used, &event, &error) != XT_STATUS_ok);
   CHECK(xt_push_feed(&p, bad, 0, &used, &event, &error) == XT_STATUS_stale && strstr(error.message, "new loader"));

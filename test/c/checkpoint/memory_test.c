@@ -33,7 +33,7 @@ static void begin(sample *s, xt_batch_load *load) {
   bool wanted[COUNT_OF(views)];
   memset(wanted, 1, sizeof wanted);
   xt_record_reader reader = {.checkpoint = &s->checkpoint, .verify = true};
-  CHECK(s->checkpoint.rebuild.storage_count == COUNT_OF(views));
+  CHECK(s->checkpoint.storages.count == COUNT_OF(views));
   CHECK(xt_batch_load_begin(load, &reader, wanted, &s->error) == XT_STATUS_ok);
 }
 
@@ -66,7 +66,7 @@ static void a_load_asks_for_its_bytes(void) {
     begin(&s, &load);
     CHECK(fill(&s, &load, zip.out.data) == XT_STATUS_ok && load.done == load.total);
     for (size_t i = 0; i < COUNT_OF(views); i++) {
-      size_t size = s.checkpoint.rebuild.storages[i].bytes; /* the region of an empty storage may have a byte */
+      size_t size = s.checkpoint.storages.list[i].bytes; /* the region of an empty storage may have a byte */
       CHECK(load.regions[i]->size >= size && expected.regions[i]->size >= size);
       CHECK(!memcmp(load.regions[i]->data, expected.regions[i]->data, size));
     }

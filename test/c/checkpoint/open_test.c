@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core/checkpoint/batch_load.h"
+#include "core/formats/open.h"
 #include "core/memory/memory.h"
 #include "failing.h"
 #include "faults.h"
@@ -17,7 +18,7 @@ static size_t truncated_files, truncations, flips, checked_flips, failed_allocat
 static xt_status open_all(xt_checkpoint *c, xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
-  while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size) {
+  while ((status = xt_open_step(c, &need, error)) == XT_STATUS_ok && need.size) {
     status = xt_record_reader_fetch(reader, need.offset, need.to, need.size, error);
     if (status != XT_STATUS_ok) break;
   }
@@ -44,9 +45,9 @@ static xt_status read_all(xt_checkpoint *c, const xt_record_reader *reader, xt_e
   xt_view view;
   bool finished = false;
   xt_status status = XT_STATUS_ok;
-  bool *wanted = calloc(c->rebuild.storage_count + 1, 1);
+  bool *wanted = calloc(c->storages.count + 1, 1);
   if (!wanted) return XT_STATUS_no_memory;
-  memset(wanted, 1, c->rebuild.storage_count);
+  memset(wanted, 1, c->storages.count);
   for (size_t i = 0; i < c->index.count && status == XT_STATUS_ok; i++) {
     const xt_tensor_desc *t = c->index.entries[i].tensor;
     if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) continue;
@@ -76,7 +77,7 @@ static xt_status try_bytes(const uint8_t *data, size_t size, bool verify, xt_err
   xt_region memory = {.data = exact, .size = size};
   atomic_init(&memory.references, 1 << 20); /* never freed */
   memset(error, 0, sizeof *error);
-  xt_checkpoint_begin(&c, size, 0, &limits, false, verify, error);
+  xt_checkpoint_begin(&c, size, 0, &limits, false, verify);
   xt_record_reader reader = {.checkpoint = &c, .memory = &memory, .verify = verify};
   xt_status status = open_all(&c, &reader, error);
   if (c.unpacked) reader.memory = c.memory;
@@ -100,7 +101,7 @@ static xt_status try_file(const char *path, xt_error *error) {
   xt_checkpoint c;
   memset(error, 0, sizeof *error);
   xt_status status = xt_file_open(&file, path, error);
-  xt_checkpoint_begin(&c, status == XT_STATUS_ok ? file.size : 0, 0, &limits, false, true, error);
+  xt_checkpoint_begin(&c, status == XT_STATUS_ok ? file.size : 0, 0, &limits, false, true);
   xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
   if (status == XT_STATUS_ok) status = open_all(&c, &reader, error);
   if (c.unpacked) reader.memory = c.memory;
@@ -151,7 +152,7 @@ static void find_checked(const uint8_t *data, size_t size, bool *checked) {
   xt_checkpoint c;
   xt_region memory = {.data = (uint8_t *)(uintptr_t)data, .size = size};
   atomic_init(&memory.references, 1 << 20);
-  xt_checkpoint_begin(&c, size, 0, &limits, false, true, &error);
+  xt_checkpoint_begin(&c, size, 0, &limits, false, true);
   xt_record_reader reader = {.checkpoint = &c, .memory = &memory, .verify = true};
   CHECK(open_all(&c, &reader, &error) == XT_STATUS_ok);
   if (c.unpacked) reader.memory = c.memory;

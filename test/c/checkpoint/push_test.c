@@ -4,7 +4,8 @@
  *
  * Every file is cut into two pieces at every place. Files up to 512 bytes, or EXTORCH_SWEEP bytes if that is set, are
  * cut into three pieces in every way. 2048 takes long; 0 is for programs that count which lines are reached. */
-#include "core/checkpoint/push.h"
+#include "core/formats/feed.h"
+#include "core/formats/open.h"
 
 #include <string.h>
 
@@ -32,15 +33,14 @@ static void open_whole(whole *w, uint8_t *data, size_t size) {
   w->memory = (xt_region){.data = data, .size = size};
   atomic_init(&w->memory.references, 1 << 20); /* never freed */
   xt_checkpoint *c = &w->checkpoint;
-  xt_checkpoint_begin(c, size, 0, &limits, false, true, &error);
-  while (xt_checkpoint_step(c, &need, &error) == XT_STATUS_ok && need.size)
-    memcpy(need.to, data + need.offset, need.size);
+  xt_checkpoint_begin(c, size, 0, &limits, false, true);
+  while (xt_open_step(c, &need, &error) == XT_STATUS_ok && need.size) memcpy(need.to, data + need.offset, need.size);
   CHECK(c->root);
   const char *format = xt_checkpoint_format(c);
   w->streams = !c->unpacked && strcmp(format, "tar");
   w->end = c->next ? c->next : size;
-  bool *wanted = malloc(c->rebuild.storage_count + 1);
-  memset(wanted, 1, c->rebuild.storage_count + 1);
+  bool *wanted = malloc(c->storages.count + 1);
+  memset(wanted, 1, c->storages.count + 1);
   xt_record_reader reader = {.checkpoint = c, .memory = c->unpacked ? c->memory : &w->memory};
   CHECK(xt_batch_load_begin(&w->load, &reader, wanted, &error) == XT_STATUS_ok);
   CHECK(xt_batch_load_step(&w->load, UINT64_MAX / 2, &finished, &error) == XT_STATUS_ok && finished);
@@ -48,7 +48,7 @@ static void open_whole(whole *w, uint8_t *data, size_t size) {
 }
 
 static void compare(const whole *w, const xt_checkpoint *c, const xt_push *p) {
-  CHECK(c->index.count == w->checkpoint.index.count && p->storages == w->checkpoint.rebuild.storage_count);
+  CHECK(c->index.count == w->checkpoint.index.count && p->storages == w->checkpoint.storages.count);
   for (size_t i = 0; i < c->index.count; i++) {
     const xt_index_entry *a = &c->index.entries[i], *b = &w->checkpoint.index.entries[i];
     CHECK(a->name_size == b->name_size && !memcmp(a->name, b->name, a->name_size));
@@ -56,7 +56,7 @@ static void compare(const whole *w, const xt_checkpoint *c, const xt_push *p) {
           a->tensor->storage == b->tensor->storage && a->tensor->offset == b->tensor->offset);
   }
   for (size_t i = 0; i < p->storages; i++) {
-    const xt_storage *storage = &c->rebuild.storages[i];
+    const xt_storage *storage = &c->storages.list[i];
     const xt_region *ours = p->regions[i], *theirs = w->load.regions[i];
     if (!theirs) continue; /* meta */
     CHECK(ours && ours->size >= storage->bytes && !memcmp(ours->data, theirs->data, storage->bytes));
@@ -73,7 +73,7 @@ static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool ver
   xt_status status = XT_STATUS_ok;
   size_t from = 0;
   memset(error, 0, sizeof *error);
-  xt_push_begin_checkpoint(&c, &limits, false, verify, error);
+  xt_push_begin_checkpoint(&c, &limits, false, verify);
   xt_push_begin(&p, &c, SPOOL);
   for (size_t i = 0; i < count && status == XT_STATUS_ok && event != XT_PUSH_DONE; i++) {
     /* A copy of exactly this size, so that the sanitizer reports a read past its end. */

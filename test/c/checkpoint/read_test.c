@@ -74,9 +74,9 @@ static xt_status open_file(opened *o, bool verify) {
   xt_need need = {0, 0, NULL};
   memset(o, 0, sizeof *o);
   xt_status status = xt_file_open(&o->file, path, &o->error);
-  xt_checkpoint_begin(&o->checkpoint, o->file.size, 0, &sample_limits, false, verify, &o->error);
+  xt_checkpoint_begin(&o->checkpoint, o->file.size, 0, &sample_limits, false, verify);
   o->reader = (xt_record_reader){.checkpoint = &o->checkpoint, .file = &o->file, .verify = verify};
-  while (status == XT_STATUS_ok && (status = xt_checkpoint_step(&o->checkpoint, &need, &o->error)) == XT_STATUS_ok &&
+  while (status == XT_STATUS_ok && (status = xt_open_step(&o->checkpoint, &need, &o->error)) == XT_STATUS_ok &&
          need.size)
     status = xt_record_reader_fetch(&o->reader, need.offset, need.to, need.size, &o->error);
   return status;
@@ -122,7 +122,7 @@ static xt_status load_all(opened *o, uint64_t budget) {
   xt_batch_load load;
   bool finished = false, wanted[RECORDS];
   memset(wanted, 1, sizeof wanted);
-  CHECK(o->checkpoint.rebuild.storage_count == RECORDS);
+  CHECK(o->checkpoint.storages.count == RECORDS);
   xt_status status = xt_batch_load_begin(&load, &o->reader, wanted, &o->error);
   while (status == XT_STATUS_ok && !finished) status = xt_batch_load_step(&load, budget, &finished, &o->error);
   for (size_t i = 0; status == XT_STATUS_ok && i < COUNT_OF(views); i++) {
@@ -195,13 +195,15 @@ static void records_are_found_and_read(void) {
   CHECK(last->name_size == LONG_NAME && xt_record_reader_whole(&o.reader, last, &whole, &o.error) == XT_STATUS_ok);
   CHECK(!memcmp(whole->data, "long", 4));
   xt_region_drop(whole);
-  uint64_t offset, size;
+  xt_range ranges[XT_MAX_RANGES];
   const xt_tensor_desc *one = c->index.entries[1].tensor, *some = c->index.entries[8].tensor;
   o.reader.verify = false;
-  xt_record_reader_span(&o.reader, one, 1000, &offset, &size);
-  CHECK(offset == 1005 && size == 100);
-  xt_record_reader_span(&o.reader, some, 1000, &offset, &size);
-  CHECK(offset == 1000 && size == compressed->packed);
+  uint64_t data;
+  CHECK(xt_record_reader_data_offset(&o.reader, c->records[one->storage], &data, &o.error) == XT_STATUS_ok);
+  CHECK(xt_record_reader_ranges(&o.reader, one, ranges) == 1);
+  CHECK(ranges[0].offset == data + 5 && ranges[0].size == 100);
+  CHECK(compressed->data_offset && xt_record_reader_ranges(&o.reader, some, ranges) == 1);
+  CHECK(ranges[0].offset == compressed->data_offset && ranges[0].size == compressed->packed);
   close_file(&o);
 }
 

@@ -38,8 +38,8 @@ static void make(fixture *f, size_t at, bool big_endian) {
   f->storage = (xt_storage){.dtype = XT_int32, .element = XT_int32, .numel = ELEMENTS, .bytes = 4 * (uint64_t)ELEMENTS};
   f->checkpoint.big_endian = big_endian;
   f->checkpoint.records = f->records;
-  f->checkpoint.rebuild.storages = &f->storage;
-  f->checkpoint.rebuild.storage_count = 1;
+  f->checkpoint.storages.list = &f->storage;
+  f->checkpoint.storages.count = 1;
   snprintf(f->path, sizeof f->path, "%s/record_reader.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
   int fd = mkstemp(f->path);
   FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");

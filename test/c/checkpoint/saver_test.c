@@ -9,6 +9,7 @@
 #include "check.h"
 #include "core/checkpoint/batch_load.h"
 #include "core/checkpoint/saver.h"
+#include "core/formats/open.h"
 #include "core/formats/zip.h"
 #include "core/memory/memory.h"
 #include "core/os/background.h"
@@ -68,9 +69,9 @@ static void read_back(const char *path) {
   xt_need need = {0, 0, NULL};
   xt_status status;
   CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
-  xt_checkpoint_begin(&c, file.size, 0, &limits, false, true, &error);
+  xt_checkpoint_begin(&c, file.size, 0, &limits, false, true);
   xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = true};
-  while ((status = xt_checkpoint_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
+  while ((status = xt_open_step(&c, &need, &error)) == XT_STATUS_ok && need.size)
     CHECK(xt_record_reader_fetch(&reader, need.offset, need.to, need.size, &error) == XT_STATUS_ok);
   if (status != XT_STATUS_ok) fprintf(stderr, "%s\n", error.message);
   CHECK(status == XT_STATUS_ok && c.index.count == 3);

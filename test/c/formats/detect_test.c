@@ -75,6 +75,9 @@ static void torch_streams(void) {
 static void safetensors(void) {
   CHECK(is_format(BYTES("\x02\0\0\0\0\0\0\0{}"), &xt_safetensors_format));
   CHECK(is_format(BYTES("\xff\xff\xff\xff\xff\0\0\0{"), &xt_safetensors_format));
+  /* lengths that begin like an HTML page */
+  CHECK(is_format(BYTES("<\0\0\0\0\0\0\0{\""), &xt_safetensors_format));
+  CHECK(is_format(BYTES(" <\0\0\0\0\0\0{\""), &xt_safetensors_format));
   CHECK(is_refused(BYTES("\0\0\0\0\0\x01\0\0{}"), XT_STATUS_corrupt, "")); /* a header of 1 TiB */
   CHECK(is_refused(BYTES("\x02\0\0\0\0\0\0\0[]"), XT_STATUS_corrupt, ""));
   CHECK(is_refused(BYTES("\x02\0\0\0\0\0\0\0"), XT_STATUS_corrupt, ""));

@@ -136,7 +136,7 @@ static void unwanted_storages(void) {
     begin_zip(&zip, ZIP_STORED, 0);
     zip_add_with(&zip, "a/data/0", data, sizeof data, method, 0);
     zip_finish(&zip);
-    xt_push_begin_checkpoint(&c, &sample_limits, false, false, &error);
+    xt_push_begin_checkpoint(&c, &sample_limits, false, false);
     xt_push_begin(&p, &c, 1 << 20);
     do {
       CHECK(xt_push_feed(&p, zip.out.data + at, zip.out.size - at, &used, &event, &error) == XT_STATUS_ok);
@@ -340,8 +340,8 @@ static void files_at_an_offset(void) {
   sample_free(&s);
   xt_need need;
   xt_checkpoint c;
-  xt_checkpoint_begin(&c, (uint64_t)1 << 62, 0, &sample_limits, false, false, &s.error);
-  expect("a huge file", xt_checkpoint_step(&c, &need, &s.error), &s.error, XT_STATUS_limit, "2 ** 62");
+  xt_checkpoint_begin(&c, (uint64_t)1 << 62, 0, &sample_limits, false, false);
+  expect("a huge file", xt_open_step(&c, &need, &s.error), &s.error, XT_STATUS_limit, "2 ** 62");
   xt_checkpoint_free(&c);
   free(shifted);
   zip_free(&zip);

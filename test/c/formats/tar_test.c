@@ -222,7 +222,7 @@ static void storages_across_windows(void) {
   put_member(&tar, "tensors", &tensors, '0');
   put_member(&tar, "pickle", &pickle, '0');
   sample s;
-  CHECK(sample_open(&s, tar.data, tar.size) == XT_STATUS_ok && s.checkpoint.rebuild.storage_count == COUNT);
+  CHECK(sample_open(&s, tar.data, tar.size) == XT_STATUS_ok && s.checkpoint.storages.count == COUNT);
   for (int i = 0; i < COUNT; i++) CHECK(tar.data[atomic_load(&s.checkpoint.records[i]->data_offset)] == (uint8_t)i);
   sample_free(&s);
   xt_buffer_free(&storages);

@@ -9,7 +9,8 @@ static void as_pickle(const uint8_t *data, size_t size) {
   xt_allowance allowance = {.limit = 64 << 20};
   xt_arena arena = {.allowance = &allowance};
   xt_index index = {0};
-  xt_rebuild rebuild = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error};
   xt_node *root;
   size_t used;
   if (xt_unpickle(data, size, &rebuild, &used, &root) == XT_STATUS_ok) {
@@ -18,6 +19,7 @@ static void as_pickle(const uint8_t *data, size_t size) {
   }
   xt_index_free(&index);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
 }
 

@@ -51,14 +51,16 @@ static void find_storages(storages *s, const uint8_t *pickle, size_t size, xt_pe
   xt_error error;
   xt_allowance allowance = {.limit = 64 << 20};
   xt_arena arena = {.allowance = &allowance};
-  xt_rebuild rebuild = {.arena = &arena, .ids = ids, .max_tensor_bytes = 1 << 24, .error = &error};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .ids = ids, .error = &error};
   xt_node *root;
   size_t used;
   s->count = 0;
   if (xt_unpickle(pickle, size, &rebuild, &used, &root) == XT_STATUS_ok)
-    for (size_t i = 0; i < rebuild.storage_count; i++)
-      if (!rebuild.storages[i].data) add_storage(s, &rebuild.storages[i]);
+    for (size_t i = 0; i < storages.count; i++)
+      if (!storages.list[i].data) add_storage(s, &storages.list[i]);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
 }
 

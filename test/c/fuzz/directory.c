@@ -145,6 +145,7 @@ static void make_shifted_safetensors(choices *in, xt_buffer *out) {
 typedef struct {
   xt_allowance allowance;
   xt_arena arena;
+  xt_storages storages;
   xt_rebuild rebuild;
   xt_error error;
   xt_node *root;
@@ -154,13 +155,15 @@ static void parse(parsed *l, const uint8_t *data, size_t size) {
   size_t used;
   *l = (parsed){.allowance = {.limit = 16 << 20}};
   l->arena.allowance = &l->allowance;
-  l->rebuild = (xt_rebuild){.arena = &l->arena, .ids = XT_IDS_NONE, .max_tensor_bytes = 1 << 24, .error = &l->error};
+  l->storages = (xt_storages){.arena = &l->arena, .max_tensor_bytes = 1 << 24};
+  l->rebuild = (xt_rebuild){.arena = &l->arena, .ids = XT_IDS_NONE, .storages = &l->storages, .error = &l->error};
   if (xt_unpickle(data, size, &l->rebuild, &used, &l->root) != XT_STATUS_ok || l->root->kind != XT_NODE_LIST)
     l->root = NULL;
 }
 
 static void free_parsed(parsed *l) {
   xt_rebuild_free(&l->rebuild);
+  xt_storages_free(&l->storages);
   xt_arena_free(&l->arena);
 }
 

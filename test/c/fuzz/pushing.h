@@ -3,7 +3,8 @@
 #ifndef XT_FUZZ_PUSHING_H
 #define XT_FUZZ_PUSHING_H
 
-#include "core/checkpoint/push.h"
+#include "core/formats/feed.h"
+#include "core/formats/open.h"
 #include "reading.h"
 
 enum { SPOOL = 1 << 18 };
@@ -28,11 +29,11 @@ static uint64_t add_to_sum(uint64_t sum, const uint8_t *data, size_t size) {
 
 static uint64_t sum_regions(const xt_checkpoint *c, xt_region *const *regions) {
   uint64_t sum = 1469598103934665603ull;
-  for (size_t i = 0; i < c->rebuild.storage_count; i++) {
+  for (size_t i = 0; i < c->storages.count; i++) {
     sum = add_to_sum(sum, (const uint8_t *)&i, sizeof i);
     if (!regions[i]) continue;
-    REQUIRE(regions[i]->size >= c->rebuild.storages[i].bytes);
-    sum = add_to_sum(sum, regions[i]->data, c->rebuild.storages[i].bytes);
+    REQUIRE(regions[i]->size >= c->storages.list[i].bytes);
+    sum = add_to_sum(sum, regions[i]->data, c->storages.list[i].bytes);
   }
   return sum;
 }
@@ -72,7 +73,7 @@ static outcome push_pieces(const uint8_t *data, size_t size, const push_options 
   uint32_t seed = o->how;
   memset(&error, 0, sizeof error);
   usage u = usage_begin();
-  xt_push_begin_checkpoint(&c, &limits, o->strict, o->verify, &error);
+  xt_push_begin_checkpoint(&c, &limits, o->strict, o->verify);
   xt_push_begin(&p, &c, SPOOL);
   for (size_t from = 0, n; from < size && out.status == XT_STATUS_ok && event != XT_PUSH_DONE; from += n) {
     n = piece_size(o->how, &seed, size, size - from);
@@ -106,11 +107,11 @@ static void compare_with_file(const uint8_t *data, const outcome *whole, const p
   bool finished = false;
   xt_region memory = {.data = (uint8_t *)(uintptr_t)data, .size = whole->used};
   atomic_init(&memory.references, 1 << 20);
-  xt_checkpoint_begin(&c, whole->used, 0, &limits, o->strict, o->verify, &error);
+  xt_checkpoint_begin(&c, whole->used, 0, &limits, o->strict, o->verify);
   xt_record_reader reader = {.checkpoint = &c, .memory = &memory, .verify = o->verify};
   if (open_with(&c, &reader, &error) == XT_STATUS_ok) {
-    bool *wanted = calloc(c.rebuild.storage_count + 1, 1);
-    for (size_t i = 0; i < c.rebuild.storage_count; i++) wanted[i] = !o->some || i % 2;
+    bool *wanted = calloc(c.storages.count + 1, 1);
+    for (size_t i = 0; i < c.storages.count; i++) wanted[i] = !o->some || i % 2;
     REQUIRE(xt_batch_load_begin(&load, &reader, wanted, &error) == XT_STATUS_ok);
     xt_status status = xt_batch_load_step(&load, UINT64_MAX / 2, &finished, &error);
     if (status == XT_STATUS_ok) REQUIRE(finished && sum_regions(&c, load.regions) == whole->sum);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/checkpoint/batch_load.h"
+#include "core/formats/open.h"
 #include "core/memory/memory.h"
 #include "fuzz.h"
 
@@ -73,8 +74,8 @@ static void check_tensor(const xt_checkpoint *c, const xt_tensor_desc *t) {
   }
   REQUIRE(shape <= INT64_MAX && bytes <= (wide)c->limits.tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return;
-  REQUIRE(t->storage < c->rebuild.storage_count && t->offset >= 0);
-  const xt_storage *storage = &c->rebuild.storages[t->storage];
+  REQUIRE(t->storage < c->storages.count && t->offset >= 0);
+  const xt_storage *storage = &c->storages.list[t->storage];
   if (!is_empty(t)) REQUIRE((t->offset + last_element(t, t->strides) + 1) * item <= (wide)storage->bytes);
   if (t->quantized && t->part_count == 2) {
     REQUIRE(t->more->axis >= 0 && t->more->axis < t->ndim);
@@ -86,8 +87,8 @@ static void check_tensor(const xt_checkpoint *c, const xt_tensor_desc *t) {
 }
 
 static void check_storages(const xt_checkpoint *c) {
-  for (size_t i = 0; i < c->rebuild.storage_count; i++) {
-    const xt_storage *s = &c->rebuild.storages[i];
+  for (size_t i = 0; i < c->storages.count; i++) {
+    const xt_storage *s = &c->storages.list[i];
     wide item = (wide)xt_dtype_get(s->dtype)->size;
     REQUIRE(s->numel >= 0 && (wide)s->bytes == s->numel * item);
     touch(s->key, s->key_size);
@@ -116,7 +117,7 @@ static void check_node(const xt_checkpoint *c, const xt_node *node, int *left) {
   case XT_NODE_DEVICE: touch(node->device.type, node->device.type_size); break;
   case XT_NODE_DTYPE: REQUIRE(node->dtype < XT_DTYPE_COUNT); break;
   case XT_NODE_SCALAR: REQUIRE(node->scalar.dtype < XT_DTYPE_COUNT); break;
-  case XT_NODE_STORAGE: REQUIRE(node->storage.index < c->rebuild.storage_count); break;
+  case XT_NODE_STORAGE: REQUIRE(node->storage.index < c->storages.count); break;
   case XT_NODE_TENSOR: check_tensor(c, node->tensor); break;
   default: break;
   }
@@ -184,7 +185,7 @@ static void compare_tensor(const xt_checkpoint *c, const xt_tensor_desc *t, cons
  * bytes are reversed as those of one of them. */
 static bool has_bytes(const xt_checkpoint *c, const xt_tensor_desc *t) {
   if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) return false;
-  return !xt_checkpoint_needs_swap(c, t->storage) || c->rebuild.storages[t->storage].element == t->dtype;
+  return !xt_checkpoint_needs_swap(c, t->storage) || c->storages.list[t->storage].element == t->dtype;
 }
 
 static uint64_t logical_bytes(const xt_tensor_desc *t) {
@@ -219,14 +220,14 @@ static void read_batch(const xt_checkpoint *c, const xt_record_reader *reader, x
   xt_batch_load load;
   bool finished = false;
   uint64_t total = 0;
-  bool *wanted = calloc(c->rebuild.storage_count + 1, 1);
-  for (size_t i = 0; i < c->rebuild.storage_count; i++)
+  bool *wanted = calloc(c->storages.count + 1, 1);
+  for (size_t i = 0; i < c->storages.count; i++)
     if (whole[i]) wanted[i] = true, total += c->records[i]->size + c->records[i]->packed;
   usage u = usage_begin();
   xt_status status = xt_batch_load_begin(&load, reader, wanted, &error);
   while (status == XT_STATUS_ok && !finished) status = xt_batch_load_step(&load, 1000, &finished, &error);
   /* A slab also holds what is between the records. */
-  usage_check(&u, file_size, total + file_size + 4096 * c->rebuild.storage_count);
+  usage_check(&u, file_size, total + file_size + 4096 * c->storages.count);
   REQUIRE(status == XT_STATUS_ok);
   for (size_t i = 0; i < c->index.count && i < MAX_TENSORS; i++) {
     const xt_tensor_desc *t = c->index.entries[i].tensor;
@@ -246,10 +247,10 @@ static xt_region **read_records(const xt_checkpoint *c, const xt_record_reader *
                                 is_content expected) {
   xt_error error;
   uint64_t total = 0;
-  xt_region **whole = calloc(c->rebuild.storage_count + 1, sizeof *whole);
-  for (size_t i = 0; i < c->rebuild.storage_count && total < max_read; i++) {
+  xt_region **whole = calloc(c->storages.count + 1, sizeof *whole);
+  for (size_t i = 0; i < c->storages.count && total < max_read; i++) {
     xt_record *record = c->records[i];
-    const xt_storage *storage = &c->rebuild.storages[i];
+    const xt_storage *storage = &c->storages.list[i];
     if (!record) continue;
     usage u = usage_begin();
     xt_status status = xt_record_reader_whole(reader, record, &whole[i], &error);
@@ -269,7 +270,7 @@ static xt_region **read_records(const xt_checkpoint *c, const xt_record_reader *
 
 /* No two records share bytes. Called after reading, when the offsets of all records are known. */
 static void check_overlap(const xt_checkpoint *c, xt_region *const *whole) {
-  for (size_t i = 0; i < c->rebuild.storage_count && i < MAX_TENSORS; i++)
+  for (size_t i = 0; i < c->storages.count && i < MAX_TENSORS; i++)
     for (size_t k = 0; k < i && whole[i]; k++) {
       const xt_record *a = c->records[i], *b = c->records[k];
       if (!whole[k] || a == b || a->data_offset >= XT_INLINE || b->data_offset >= XT_INLINE) continue;
@@ -283,7 +284,7 @@ static void read_all(xt_checkpoint *c, const xt_record_reader *reader, size_t fi
   check_overlap(c, whole);
   read_views(c, reader, whole, file_size);
   read_batch(c, reader, whole, file_size);
-  for (size_t i = 0; i < c->rebuild.storage_count; i++) xt_region_drop(whole[i]);
+  for (size_t i = 0; i < c->storages.count; i++) xt_region_drop(whole[i]);
   free(whole);
 }
 
@@ -292,7 +293,7 @@ static void read_all(xt_checkpoint *c, const xt_record_reader *reader, size_t fi
 static xt_status open_with(xt_checkpoint *c, const xt_record_reader *reader, xt_error *error) {
   xt_need need = {0, 0, NULL};
   xt_status status;
-  while ((status = xt_checkpoint_step(c, &need, error)) == XT_STATUS_ok && need.size) {
+  while ((status = xt_open_step(c, &need, error)) == XT_STATUS_ok && need.size) {
     REQUIRE((wide)need.offset + need.size <= (wide)c->file_size);
     status = xt_record_reader_fetch(reader, need.offset, need.to, need.size, error);
     REQUIRE(status == XT_STATUS_ok);
@@ -308,7 +309,7 @@ static xt_status read_memory(xt_checkpoint *c, const uint8_t *data, size_t size,
   atomic_init(&memory.references, 1 << 20); /* never freed */
   memset(&error, 0, sizeof error);
   usage u = usage_begin();
-  xt_checkpoint_begin(c, size, 0, &limits, strict, verify, &error);
+  xt_checkpoint_begin(c, size, 0, &limits, strict, verify);
   xt_record_reader reader = {.checkpoint = c, .memory = &memory, .verify = verify};
   xt_status status = open_with(c, &reader, &error);
   usage_check(&u, size, 0);
@@ -338,7 +339,7 @@ static void read_file(const uint8_t *data, size_t size, bool strict, bool verify
   }
   REQUIRE(fd >= 0 && !ftruncate(fd, 0) && pwrite(fd, data, size, 0) == (ssize_t)size);
   REQUIRE(xt_file_open(&file, path, &error) == XT_STATUS_ok);
-  xt_checkpoint_begin(&c, size, 0, &limits, strict, verify, &error);
+  xt_checkpoint_begin(&c, size, 0, &limits, strict, verify);
   xt_record_reader reader = {.checkpoint = &c, .file = &file, .verify = verify};
   xt_status status = open_with(&c, &reader, &error);
   if (status != expected_status) fprintf(stderr, "%s\n", error.message);

@@ -304,7 +304,7 @@ static void compare_text(const char *a, size_t a_size, const char *b, size_t b_s
 }
 
 static void compare_desc(const forest *f, const xt_checkpoint *c, const xt_tensor_desc *a, const xt_tensor_desc *b) {
-  const xt_storage *storage = &c->rebuild.storages[b->storage];
+  const xt_storage *storage = &c->storages.list[b->storage];
   const xt_payload *payload = &f->payloads[a->storage];
   REQUIRE(a->dtype == b->dtype && a->ndim == b->ndim && a->offset == b->offset && a->requires_grad == b->requires_grad);
   REQUIRE(!memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes));

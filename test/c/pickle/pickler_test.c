@@ -14,7 +14,8 @@
 static bool reads_back(xt_pickler *p, const char *expected) {
   xt_arena arena = {0};
   xt_error error = {0};
-  xt_rebuild rebuild = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error, .strict = true};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error, .strict = true};
   xt_pickle_scan_state scan = {0};
   xt_node *root = NULL;
   size_t used;
@@ -26,6 +27,7 @@ static bool reads_back(xt_pickler *p, const char *expected) {
   CHECK(xt_pickle_scan(p->out.data, p->out.size, &scan) == XT_SCAN_END && scan.at == used);
   bool equal = node_reads(root, expected);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
   xt_pickler_free(p);
   return equal;
@@ -74,7 +76,8 @@ static void very_large_integers(void) {
   uint8_t magnitude[300];
   xt_arena arena = {0};
   xt_error error;
-  xt_rebuild rebuild = {.arena = &arena, .error = &error};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error};
   xt_node *root;
   size_t used;
   xt_pickler p;
@@ -86,6 +89,7 @@ static void very_large_integers(void) {
   CHECK(root->kind == XT_NODE_BIG && root->text.size == sizeof magnitude + 1);
   CHECK(!memcmp(root->text.data, magnitude, sizeof magnitude) && !root->text.data[sizeof magnitude]);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
   xt_pickler_free(&p);
 }
@@ -176,7 +180,8 @@ static void calls_and_objects(void) {
 static void unknown_classes(void) {
   xt_arena arena = {0};
   xt_error error;
-  xt_rebuild rebuild = {.arena = &arena, .error = &error};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error};
   xt_node *root;
   size_t used;
   xt_pickler p;
@@ -193,6 +198,7 @@ static void unknown_classes(void) {
   rebuild.strict = true;
   CHECK(xt_unpickle(p.out.data, p.out.size, &rebuild, &used, &root) == XT_STATUS_forbidden && error.offset == 2);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
   xt_pickler_free(&p);
 }

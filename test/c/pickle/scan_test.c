@@ -111,13 +111,15 @@ static void agrees_with_the_unpickler(const char *path) {
   uint8_t *data = read_whole_file(path, 0, &size);
   xt_arena arena = {0};
   xt_error error;
-  xt_rebuild rebuild = {.arena = &arena, .max_tensor_bytes = 1 << 24, .error = &error, .ids = XT_IDS_NONE};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error, .ids = XT_IDS_NONE};
   xt_node *root;
   xt_pickle_scan_state state;
   CHECK(xt_unpickle(data, size, &rebuild, &used, &root) == XT_STATUS_ok);
   CHECK(scan(data, size, &state) == XT_SCAN_END && state.at == used);
   finds_end(data, size);
   xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
   xt_arena_free(&arena);
   free(data);
 }

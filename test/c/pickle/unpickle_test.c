@@ -169,6 +169,7 @@ static const refusal refusals[] = {
 
 typedef struct {
   xt_arena arena;
+  xt_storages storages;
   xt_rebuild rebuild;
   xt_error error;
   xt_node *root;
@@ -178,13 +179,15 @@ typedef struct {
 static void read_pickle(result *r, const char *pickle, size_t size, bool strict, xt_persistent_ids ids) {
   size_t used;
   *r = (result){.root = NULL};
+  r->storages = (xt_storages){.arena = &r->arena, .max_tensor_bytes = 1 << 30};
   r->rebuild =
-      (xt_rebuild){.arena = &r->arena, .strict = strict, .ids = ids, .max_tensor_bytes = 1 << 30, .error = &r->error};
+      (xt_rebuild){.arena = &r->arena, .strict = strict, .ids = ids, .storages = &r->storages, .error = &r->error};
   r->status = xt_unpickle((const uint8_t *)pickle, size, &r->rebuild, &used, &r->root);
 }
 
 static void free_result(result *r) {
   xt_rebuild_free(&r->rebuild);
+  xt_storages_free(&r->storages);
   xt_arena_free(&r->arena);
 }
 

@@ -1,0 +1,44 @@
+#include "core/tensor/storages.h"
+
+#include <string.h>
+
+bool xt_storages_reserve(xt_storages *s, size_t count) {
+  if (count <= s->room) return true;
+  xt_storage *grown = xt_arena_alloc(s->arena, count, sizeof *grown);
+  if (!grown) return false;
+  if (s->count) memcpy(grown, s->list, s->count * sizeof *grown);
+  s->list = grown;
+  s->room = count;
+  return true;
+}
+
+xt_status xt_storages_add(xt_storages *s, const char *key, size_t key_size, xt_dtype dtype, int64_t numel, int64_t at,
+                          uint32_t *index, xt_error *error) {
+  int64_t bytes;
+  if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
+    return xt_error_at(error, XT_STATUS_corrupt, at, "invalid storage: size of %lld elements is negative or too large",
+                       (long long)numel);
+  if (s->count == s->room && !xt_storages_reserve(s, s->room ? 2 * s->room : 64))
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the storages");
+  *index = (uint32_t)s->count;
+  s->list[s->count++] = (xt_storage){.key = key,
+                                     .key_size = key_size,
+                                     .location = "cpu",
+                                     .location_size = 3,
+                                     .dtype = dtype,
+                                     .element = dtype,
+                                     .numel = numel,
+                                     .bytes = (uint64_t)bytes,
+                                     .alignment = 1};
+  return XT_STATUS_ok;
+}
+
+bool xt_storage_is_meta(const xt_storage *storage) {
+  return storage->location_size == 4 && !memcmp(storage->location, "meta", 4);
+}
+
+void xt_storages_free(xt_storages *s) {
+  xt_table_free(&s->by_key);
+  s->list = NULL;
+  s->count = s->room = 0;
+}
