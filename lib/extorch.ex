@@ -153,7 +153,9 @@ defmodule ExTorch do
       In lists and tuples they are replaced by their entry. A filter that selects nothing is an error, except the empty
       list, which reads only what is not a tensor.
     * `:on_progress` - a function `fn done, total -> … end` of bytes, or a function of one map
-      `%{done: bytes, total: bytes}`. It is called about ten times a second and once at the end.
+      `%{done: bytes, total: bytes}`. It is called about ten times a second, first after a tenth of a second, and once at
+      the end, when `done` is `total`; not at all after an error. `:bar` shows a bar with the rate and the time left on
+      standard error, if that is a terminal.
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do

@@ -69,7 +69,8 @@ defmodule ExTorch.Checkpoint do
     Options,
     Reader,
     SourceReader,
-    StateDict
+    StateDict,
+    Summary
   }
 
   alias ExTorch.{Error, Filter, Native, Source, Tensor}
@@ -276,6 +277,52 @@ defmodule ExTorch.Checkpoint do
   defp producer(:streaming, _), do: "torch.distributed"
   defp producer(:safetensors, _), do: "safetensors"
   defp producer(:pickle, _), do: "Python's pickle"
+
+  @doc """
+  Prints the tensors as a tree of modules, with their dtypes, shapes, numbers of elements and bytes.
+
+      ExTorch.Checkpoint.summary(ckpt)
+      encoder   2 tensors      8  32 B
+        weight  float32[2][3]  6  24 B
+        bias    float32[2]     2   8 B
+      2 tensors, 8 parameters, 32 B
+
+  ## Options
+
+    * `:depth` - how many levels to print. Defaults to `nil`: all.
+    * `:sort` - the order within a module: `:file`, `:name` or `:size`. Defaults to `:file`.
+    * `:table` - if `true`, prints one line for each tensor instead of a tree. Defaults to `false`.
+    * `:only` - which tensors to print, as in `ExTorch.load/2`
+    * `:device` - the IO device to print to. Defaults to `:stdio`.
+  """
+  @spec summary(t(), keyword()) :: :ok
+  def summary(%__MODULE__{} = ckpt, opts \\ []) do
+    opts =
+      ExTorch.Options.validate!(opts,
+        depth: nil,
+        sort: :file,
+        table: false,
+        only: nil,
+        device: :stdio
+      )
+
+    ExTorch.Options.booleans!(opts, [:table])
+
+    unless opts[:depth] == nil or (is_integer(opts[:depth]) and opts[:depth] > 0),
+      do: ExTorch.Options.invalid!(:depth, "a positive number", opts[:depth])
+
+    unless opts[:sort] in [:file, :name, :size],
+      do: ExTorch.Options.invalid!(:sort, ":file, :name or :size", opts[:sort])
+
+    Filter.check!(opts[:only], :only)
+    filtered = %{ckpt | options: %{ckpt.options | only: Filter.prepare(opts[:only])}}
+    entries = filtered |> Options.select(entries(ckpt)) |> Error.unwrap!()
+    {elements, bytes} = ExTorch.Text.total(entries)
+    count = ExTorch.Text.plural(length(entries), "tensor")
+    total = "#{count}, #{ExTorch.Text.count(elements)} parameters, #{ExTorch.Text.bytes(bytes)}"
+    lines = entries |> Summary.lines(Map.new(opts)) |> Summary.format()
+    IO.puts(opts[:device], Enum.intersperse(lines ++ [total], "\n"))
+  end
 
   @doc "Returns all storages, in the order in which the pickle refers to them."
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
@@ -516,19 +563,40 @@ end
 
 defimpl Inspect, for: ExTorch.Checkpoint do
   alias ExTorch.Checkpoint.Handle
+  alias ExTorch.Text
+
+  @names 3
 
   def inspect(ckpt, _opts) do
-    source =
-      case ckpt.source do
-        path when is_binary(path) -> Path.basename(path)
-        {:binary, binary} -> "#{byte_size(binary)} bytes"
-        %_{} = source -> ExTorch.Source.label(source)
-        nil -> "in memory"
-      end
+    with {:ok, entries} <- Handle.entries(ckpt),
+         {:ok, metadata} <- Handle.metadata(ckpt) do
+      {elements, bytes} = Text.total(entries)
 
-    case Handle.keys(ckpt) do
-      {:ok, keys} -> "#ExTorch.Checkpoint<#{source}, #{length(keys)} tensors>"
+      sizes =
+        if entries == [],
+          do: [],
+          else: ["#{Text.count(elements)} parameters", Text.bytes(bytes), Text.dtypes(entries)]
+
+      parts = [
+        "#{source(ckpt.source)} (#{metadata.format})",
+        Text.plural(length(entries), "tensor")
+      ]
+
+      "#ExTorch.Checkpoint<#{Enum.join(parts ++ sizes, ", ")}#{names(entries)}>"
+    else
       {:error, _} -> "#ExTorch.Checkpoint<closed>"
     end
+  end
+
+  defp source(path) when is_binary(path), do: Text.name(Path.basename(path))
+  defp source({:binary, binary}), do: Text.plural(byte_size(binary), "byte")
+  defp source(%module{}), do: Kernel.inspect(module)
+  defp source(nil), do: "in memory"
+
+  defp names([]), do: ""
+
+  defp names(entries) do
+    more = if length(entries) > @names, do: ", …", else: ""
+    ": " <> (entries |> Enum.take(@names) |> Enum.map_join(", ", &Text.name(&1.name))) <> more
   end
 end

@@ -3,12 +3,14 @@ defmodule ExTorch.Progress do
   # Calls the `on_progress` function about ten times a second and once at the end.
 
   alias ExTorch.Options
+  alias ExTorch.Progress.Bar
 
   @interval_ms 100
 
   @type fun ::
           (done :: non_neg_integer(), total :: non_neg_integer() -> any())
           | (%{done: non_neg_integer(), total: non_neg_integer()} -> any())
+          | :bar
   @type t :: %__MODULE__{fun: fun() | nil, total: non_neg_integer(), last: integer()}
 
   defstruct [:fun, :total, :last]
@@ -17,9 +19,13 @@ defmodule ExTorch.Progress do
   def check!(nil), do: :ok
   def check!(fun) when is_function(fun, 1) or is_function(fun, 2), do: :ok
 
-  def check!(other), do: Options.invalid!(:on_progress, "a function of done and total", other)
+  def check!(:bar), do: :ok
+
+  def check!(other),
+    do: Options.invalid!(:on_progress, "a function of done and total, or :bar", other)
 
   @spec new(fun() | nil, non_neg_integer()) :: t()
+  def new(:bar, total), do: new(Bar.new(), total)
   def new(fun, total), do: %__MODULE__{fun: fun, total: total, last: now()}
 
   @spec report(t(), non_neg_integer()) :: t()

@@ -54,3 +54,24 @@ defmodule ExTorch.Checkpoint.Entry do
     :index
   ]
 end
+
+defimpl Inspect, for: ExTorch.Checkpoint.Entry do
+  alias ExTorch.Text
+
+  # One line. Fields that are as usual are left out.
+  def inspect(%{shape: shape, nbytes: bytes} = entry, _opts)
+      when is_tuple(shape) and is_integer(bytes) do
+    parts = [
+      "#{entry.dtype}#{Text.shape(shape)}",
+      Text.bytes(bytes),
+      entry.kind != :tensor && to_string(entry.kind),
+      entry.requires_grad && entry.kind != :parameter && "requires_grad",
+      entry.device not in ["cpu", nil] && Text.name(entry.device),
+      entry.storage && "storage #{Text.name(entry.storage)}"
+    ]
+
+    "#ExTorch.Checkpoint.Entry<#{Text.name(entry.name)}: #{parts |> Enum.filter(& &1) |> Enum.join(", ")}>"
+  end
+
+  def inspect(entry, opts), do: Inspect.Any.inspect(entry, opts)
+end
