@@ -215,8 +215,8 @@ static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
 
 static ERL_NIF_TERM metadata(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
   const xt_checkpoint *c = &resource->handle->checkpoint;
-  ERL_NIF_TERM keys[] = {xt_am_alignment,      xt_am_byteorder, xt_am_compression, xt_am_format,
-                         xt_am_format_version, xt_am_metadata,  xt_am_next_offset, xt_am_version};
+  ERL_NIF_TERM keys[] = {xt_am_alignment, xt_am_byteorder,      xt_am_checksums, xt_am_compression, xt_am_constants,
+                         xt_am_format,    xt_am_format_version, xt_am_metadata,  xt_am_next_offset, xt_am_version};
   const char *texts[] = {c->alignment, c->format_version, c->version};
   ERL_NIF_TERM terms[3], own;
   (void)argv;
@@ -225,13 +225,17 @@ static ERL_NIF_TERM metadata(ErlNifEnv *env, xt_checkpoint_resource *resource, c
   else if (!xt_make_node(env, c, c->metadata, &own)) return make_no_memory(env);
   ERL_NIF_TERM values[] = {terms[0],
                            c->big_endian ? xt_am_big : xt_am_little,
+                           c->checksums == XT_CHECKSUMS_NONE      ? xt_am_nil
+                           : c->checksums == XT_CHECKSUMS_PRESENT ? xt_am_present
+                                                                  : xt_am_absent,
                            c->unpacked ? xt_am_gzip : xt_am_nil,
+                           c->is_torchscript ? enif_make_uint64(env, c->constants) : xt_am_nil,
                            enif_make_atom(env, xt_checkpoint_format(c)),
                            terms[1],
                            own,
                            c->next ? enif_make_uint64(env, c->next) : xt_am_nil,
                            terms[2]};
-  return xt_make_ok(env, xt_make_struct(env, keys, values, 8));
+  return xt_make_ok(env, xt_make_struct(env, keys, values, 10));
 }
 
 /* checkpoint_metadata(checkpoint) :: {:ok, map, 0} | {:error, e} */

@@ -101,6 +101,10 @@
   X(described)      \
   X(done)           \
   X(up)             \
+  X(checksums)      \
+  X(constants)      \
+  X(present)        \
+  X(absent)         \
   X(down)           \
   X(__struct__)     \
   X(__exception__)

@@ -248,6 +248,10 @@ defmodule ExTorch.Checkpoint do
     * `:producer` - the software that writes such files, if it can be determined: `"torch.save 2.7 or newer"`
     * `:byteorder` - `:little` or `:big`
     * `:version`, `:format_version`, `:alignment` - the contents of these records, if the file has them
+    * `:checksums` - `:present`, or `:absent` if the file was written without (`verify: true` cannot find damage in it
+      then); `nil` for formats that have none
+    * `:constants` - the number of constants of a TorchScript file, which are among the attributes as
+      `"CONSTANTS" => %{"c0" => …}`; a frozen module has all its tensors there. `nil` for other formats
     * `:metadata` - the `__metadata__` of a safetensors file, a map of strings
     * `:next_offset` - where the next checkpoint in the same file begins (see the option `:offset`), or `nil`
   """

@@ -33,6 +33,9 @@ typedef struct {
 typedef struct xt_format xt_format;
 typedef struct xt_opening xt_opening;
 
+/* Whether the records have a CRC. torch can write files without: the fields of all records are 0 then. */
+typedef enum { XT_CHECKSUMS_NONE /* not in this format */, XT_CHECKSUMS_PRESENT, XT_CHECKSUMS_ABSENT } xt_checksums;
+
 typedef struct xt_checkpoint {
   xt_allowance allowance; /* for everything below except `memory` */
   const xt_format *format;
@@ -49,6 +52,8 @@ typedef struct xt_checkpoint {
   bool unpacked;     /* the file was a gzip file: all offsets are offsets in `memory` */
   bool big_endian;
   bool is_torchscript; /* the file has a record constants.pkl */
+  size_t constants;    /* number of its constants */
+  xt_checksums checksums;
   char version[16], format_version[16], alignment[16];
   xt_node *metadata; /* __metadata__ of a safetensors file, a dict of strings; NULL if there is none */
   uint64_t base;     /* offset in the file where this save begins */

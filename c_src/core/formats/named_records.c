@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/printable.h"
+
 /* The records that are read while opening, in this order. Only data.pkl is required. */
 enum { PICKLE, CONSTANTS, BYTEORDER, VERSION, DATA_VERSION, FORMAT_VERSION, ALIGNMENT, NAME_COUNT };
 static const char *const names[NAME_COUNT] = {"data.pkl",      "constants.pkl",   "byteorder",         "version",
@@ -88,30 +90,65 @@ static bool put_pair(xt_arena *arena, xt_node *dict, const char *text, xt_node *
   return key && xt_node_append(arena, dict, key) && xt_node_append(arena, dict, value);
 }
 
-/* Turns the tuple of constants into {"CONSTANTS": {"c0": …}}, the names that TorchScript code uses. */
-static xt_status name_constants(xt_checkpoint *c, const xt_node *tuple, xt_node **out, xt_error *error) {
-  xt_node *all = xt_node_new(&c->arena, XT_NODE_DICT), *dict = xt_node_new(&c->arena, XT_NODE_DICT);
+/* Returns the dict of the attributes of a module, or NULL if it has none. */
+static xt_node *attributes(xt_arena *arena, xt_node *root) {
+  if (root->kind != XT_NODE_OBJECT) return NULL;
+  if (!root->object->state) root->object->state = xt_node_new(arena, XT_NODE_DICT);
+  xt_node *state = root->object->state;
+  return state && state->kind == XT_NODE_DICT ? state : NULL;
+}
+
+/* Adds the constants to the attributes of the module as {"CONSTANTS": {"c0": …}}, the names that TorchScript code uses.
+ * A frozen module has no other tensors. If the object is not a module, *more becomes a tree of the constants. */
+static xt_status add_constants(xt_checkpoint *c, const xt_node *tuple, xt_node **more, xt_error *error) {
+  if (tuple->kind != XT_NODE_TUPLE || !tuple->list.count) return XT_STATUS_ok;
+  xt_node *all = attributes(&c->arena, c->root), *dict = xt_node_new(&c->arena, XT_NODE_DICT);
+  if (!all) all = *more = xt_node_new(&c->arena, XT_NODE_DICT);
   bool ok = all && dict && put_pair(&c->arena, all, "CONSTANTS", dict);
-  for (size_t i = 0; ok && tuple->kind == XT_NODE_TUPLE && i < tuple->list.count; i++) {
+  for (size_t i = 0; ok && i < tuple->list.count; i++) {
     char name[32];
     snprintf(name, sizeof name, "c%zu", i);
     ok = put_pair(&c->arena, dict, name, tuple->list.items[i]);
   }
-  *out = all;
+  c->constants = tuple->list.count;
   return ok ? XT_STATUS_ok : xt_opening_no_memory(error);
 }
 
 static xt_status parse_all(xt_opening *o, const xt_named_records *w, xt_error *error) {
   xt_checkpoint *c = o->checkpoint;
-  xt_node *constants = NULL, *named = NULL;
+  xt_node *constants = NULL, *more = NULL;
   c->is_torchscript = w->pickles[CONSTANTS] != NULL;
   xt_status status = parse(o, w, PICKLE, &c->root, error);
   if (status == XT_STATUS_ok && c->is_torchscript) {
     o->rebuild.key_prefix = "constants/";
     status = parse(o, w, CONSTANTS, &constants, error);
-    if (status == XT_STATUS_ok) status = name_constants(c, constants, &named, error);
+    if (status == XT_STATUS_ok) status = add_constants(c, constants, &more, error);
   }
-  return status == XT_STATUS_ok ? xt_named_records_finish(o, named, error) : status;
+  return status == XT_STATUS_ok ? xt_named_records_finish(o, more, error) : status;
+}
+
+/* Describes a zip file without data.pkl. */
+static xt_status report_other(const xt_records *directory, xt_error *error) {
+  static const struct {
+    const char *record, *what;
+  } kinds[] = {
+      {".data/extern_modules",
+       "the file is a torch.package archive, which contains Python modules and pickles that need them; load its object "
+       "in Python with torch.package.PackageImporter(path).load_pickle(package, resource) and save that with "
+       "torch.save"},
+      {"model.json",
+       "the file is a TorchScript archive of torch 1.0 to 1.3 (model.json), which newer versions write differently; "
+       "load it in Python with torch.jit.load and save it again with torch.jit.save"},
+      {"attributes.pkl",
+       "the file is a TorchScript archive of torch 1.1 to 1.3, which newer versions write differently; load it in "
+       "Python with torch.jit.load and save it again with torch.jit.save"}};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (xt_records_find(directory, kinds[i].record, strlen(kinds[i].record)))
+      return xt_error_set(error, XT_STATUS_unsupported, "%s", kinds[i].what);
+  return xt_error_set(error, XT_STATUS_corrupt,
+                      "the file has no record data.pkl, so it was not written by torch.save; its first record is %s",
+                      directory->count ? xt_printable_text(directory->list[0].name, directory->list[0].name_size).text
+                                       : "missing");
 }
 
 static xt_status request_record(xt_opening *o, xt_named_records *w, xt_need *need, xt_error *error) {
@@ -162,9 +199,7 @@ xt_status xt_named_records_open(xt_opening *o, xt_named_records *w, xt_need *nee
     w->record = NULL;
     for (; w->next < NAME_COUNT && !w->record; w->next += !w->record) {
       w->record = xt_records_find(&o->checkpoint->directory, names[w->next], strlen(names[w->next]));
-      if (!w->record && w->next == PICKLE)
-        return xt_error_set(error, XT_STATUS_corrupt,
-                            "the file has no record data.pkl, so it was not written by torch.save");
+      if (!w->record && w->next == PICKLE) return report_other(&o->checkpoint->directory, error);
     }
     if (!w->record) return parse_all(o, w, error);
     status = request_record(o, w, need, error);

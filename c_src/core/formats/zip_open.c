@@ -13,6 +13,17 @@ typedef struct {
   xt_named_records records;
 } work;
 
+/* A file whose records all have 0 as their CRC was written without checksums. */
+static void find_checksums(xt_checkpoint *c) {
+  bool any = false, data = false;
+  for (size_t i = 0; i < c->directory.count; i++) {
+    data |= c->directory.list[i].size > 0;
+    any |= c->directory.list[i].crc != 0;
+  }
+  c->checksums = any || !data ? XT_CHECKSUMS_PRESENT : XT_CHECKSUMS_ABSENT;
+  for (size_t i = 0; i < c->directory.count; i++) c->directory.list[i].has_crc = c->checksums == XT_CHECKSUMS_PRESENT;
+}
+
 static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
   xt_checkpoint *c = o->checkpoint;
   size_t tail_size = c->file_size < XT_ZIP_TAIL ? c->file_size : XT_ZIP_TAIL;
@@ -27,6 +38,7 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
   case DIRECTORY:
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     if (status != XT_STATUS_ok) return status;
+    find_checksums(c);
   }
   o->state = RECORDS;
   return xt_named_records_open(o, &w->records, need, error);

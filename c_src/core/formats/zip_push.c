@@ -21,6 +21,7 @@
 #include "core/formats/named_records.h"
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
+enum { PEEK = 12 /* less than what follows the header of an empty record */ };
 enum { AHEAD = 64 << 10, MIN_AHEAD = 256, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
 
 typedef struct {
@@ -42,6 +43,8 @@ typedef struct {
 
   bool object_read;
   bool storage_read;        /* from then on the byte order cannot change */
+  bool any_crc;             /* a record has a CRC */
+  bool crc_missing;         /* a record has 0 instead of its CRC */
   size_t directory_entries; /* number of entries of the directory that were read */
   size_t directory_size;    /* bytes of the directory that were read */
 } work;
@@ -88,12 +91,15 @@ static xt_status classify_record(xt_push *p, work *w, xt_error *error) {
   if (w->text && w->storage_read && equals(name, size, "byteorder"))
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)p->at,
                        "the record byteorder comes after the storages; write the stream to a file and load that");
-  /* No need to spool if only small text records precede the object. */
-  if (w->is_object && p->spooling) {
-    p->spooling = false;
-    for (size_t i = 0; i < w->count; i++) p->spooling |= !w->seen[i].flags;
-  }
   return XT_STATUS_ok;
+}
+
+/* There is no need to spool if only small text records precede the object, unless constants.pkl follows: the object is
+ * a module of TorchScript. `data` has the first PEEK bytes of the record. */
+static void decide_spooling(xt_push *p, const work *w, const uint8_t *data) {
+  if (!w->is_object || !p->spooling) return;
+  p->spooling = w->record.method == XT_RECORD_STORED && !memcmp(data, "\x80\2c__torch__", PEEK);
+  for (size_t i = 0; i < w->count; i++) p->spooling |= !w->seen[i].flags;
 }
 
 /* Adds the current record, whose sizes are known now, to `seen`. `flags` becomes 1 if it is a small text. */
@@ -112,6 +118,12 @@ static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
   if (!is_new) return corrupt(p, error, "duplicate record name");
   *at = w->count;
   w->record.flags = w->text != 0;
+  w->any_crc |= w->record.crc != 0;
+  p->checkpoint->checksums = w->any_crc ? XT_CHECKSUMS_PRESENT : XT_CHECKSUMS_ABSENT;
+  if (p->verify && w->any_crc && w->crc_missing)
+    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)w->record.header,
+                       "a record before %s is damaged: it has no checksum, but others have; download the file again",
+                       xt_printable_text(w->record.name, w->record.name_size).text);
   w->seen[w->count++] = w->record;
   return XT_STATUS_ok;
 }
@@ -130,15 +142,21 @@ static xt_status read_object(xt_push *p, work *w, const uint8_t *data, xt_error 
 
 /* ---- Records ---- */
 
-static xt_status verify_crc(const xt_push *p, const work *w, uint32_t crc, xt_error *error) {
+/* A CRC of 0 is accepted as missing as long as no record has one. */
+static xt_status verify_crc(const xt_push *p, work *w, uint32_t crc, xt_error *error) {
   xt_record record = w->record;
   record.has_crc = true;
-  return p->verify ? xt_record_verify(&record, crc, error) : XT_STATUS_ok;
+  if (record.crc) w->any_crc = true;
+  else if (crc) w->crc_missing = true;
+  return p->verify && (record.crc || (w->any_crc && w->crc_missing)) ? xt_record_verify(&record, crc, error)
+                                                                     : XT_STATUS_ok;
 }
 
 static xt_status unpack(xt_push *p, work *w, uint8_t *to, xt_error *error) {
-  w->record.has_crc = true;
-  return xt_record_inflate(&w->record, xt_push_data(p), to, error);
+  w->record.has_crc = w->record.crc != 0;
+  xt_status status = xt_record_inflate(&w->record, xt_push_data(p), to, error);
+  if (status != XT_STATUS_ok || !w->record.size) return status;
+  return verify_crc(p, w, w->record.crc ? w->record.crc : libdeflate_crc32(0, to, w->record.size), error);
 }
 
 static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
@@ -287,6 +305,10 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   xt_status status = xt_zip_read_local(data, xt_push_available(p), p->at, &w->record, &w->has_sizes, &needed, error);
   if (status != XT_STATUS_ok) return status;
   if (xt_push_available(p) < needed) return xt_push_request(p, needed, 0);
+  size_t peek =
+      p->spooling && w->record.name_size >= 8 && !memcmp(w->record.name + w->record.name_size - 8, "data.pkl", 8) ? PEEK
+                                                                                                                  : 0;
+  if (xt_push_available(p) < needed + peek) return xt_push_request(p, needed + peek, 0);
   w->record.name = (const char *)xt_push_copy(p, (const uint8_t *)w->record.name, w->record.name_size);
   if (!w->record.name) return xt_opening_no_memory(error);
   if (!w->root) {
@@ -296,6 +318,7 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   }
   status = classify_record(p, w, error);
   if (status != XT_STATUS_ok) return status;
+  decide_spooling(p, w, data + needed);
   if (w->is_storage && w->record.method == XT_RECORD_STORED) return begin_storage(p, w, needed, error);
   if (w->has_sizes) status = xt_record_check_method(&w->record, error);
   if (status != XT_STATUS_ok) return status;
