@@ -16,7 +16,7 @@ defmodule ExTorch.Checkpoint do
 
   The format is detected from the content, never from the file name: the zip files of `torch.save`, TorchScript and C++
   archives (as data), the legacy and tar formats of old versions, the streaming format of `torch.distributed`,
-  safetensors, plain pickles, and gzip files of any of these.
+  safetensors, plain pickles, numpy's `.npy` (a single tensor) and `.npz`, and gzip files of any of these.
 
   Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely. A
   gzip file is decompressed in memory; one that expands to much more than its size is better read through
@@ -243,7 +243,7 @@ defmodule ExTorch.Checkpoint do
   @doc """
   Returns the detected format and the file's own metadata.
 
-    * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors` or `:pickle`
+    * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors`, `:pickle`, `:npy` or `:npz`
     * `:compression` - `:gzip` or `nil`
     * `:producer` - the software that writes such files, if it can be determined: `"torch.save 2.7 or newer"`
     * `:byteorder` - `:little` or `:big`
@@ -280,6 +280,7 @@ defmodule ExTorch.Checkpoint do
   defp producer(:tar, _), do: "torch.save before 0.1.10"
   defp producer(:streaming, _), do: "torch.distributed"
   defp producer(:safetensors, _), do: "safetensors"
+  defp producer(format, _) when format in [:npy, :npz], do: "numpy"
   defp producer(:pickle, _), do: "Python's pickle"
 
   @doc """

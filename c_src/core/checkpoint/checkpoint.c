@@ -50,7 +50,7 @@ xt_need xt_checkpoint_record_range(const xt_checkpoint *c, const xt_record *reco
 
 bool xt_checkpoint_needs_swap(const xt_checkpoint *c, uint32_t storage) {
   const xt_storage *s = &c->storages.list[storage];
-  bool big = s->data ? s->big_endian : c->big_endian;
+  bool big = s->big_endian || (!s->data && c->big_endian);
   return big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 

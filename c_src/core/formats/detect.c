@@ -4,6 +4,7 @@
 
 #include "core/formats/gzip.h"
 #include "core/formats/legacy.h"
+#include "core/formats/npy.h"
 #include "core/formats/other_file.h"
 #include "core/formats/plain_pickle.h"
 #include "core/formats/safetensors.h"
@@ -12,8 +13,8 @@
 #include "core/formats/zip.h"
 
 static const xt_format *const formats[] = {
-    &xt_safetensors_format, &xt_zip_format,          &xt_gzip_format,         &xt_legacy_format,
-    &xt_tar_format,         &xt_torch_stream_format, &xt_plain_pickle_format,
+    &xt_safetensors_format, &xt_zip_format, &xt_gzip_format,         &xt_legacy_format,
+    &xt_npy_format,         &xt_tar_format, &xt_torch_stream_format, &xt_plain_pickle_format,
 };
 enum { FORMAT_COUNT = sizeof formats / sizeof *formats };
 
@@ -35,8 +36,8 @@ xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, 
   *format = xt_detect_guess(head, size);
   if (*format) return XT_STATUS_ok;
   return xt_error_set(error, XT_STATUS_corrupt,
-                      "unknown file format: expected a zip, legacy, tar, streaming, safetensors, pickle or gzip "
-                      "checkpoint, got a file that starts with %02x %02x %02x %02x",
+                      "unknown file format: expected a zip, legacy, tar, streaming, safetensors, pickle, npy or "
+                      "gzip file, got a file that starts with %02x %02x %02x %02x",
                       head[0], size > 1 ? head[1] : 0, size > 2 ? head[2] : 0, size > 3 ? head[3] : 0);
 }
 

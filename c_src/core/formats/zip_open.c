@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/formats/named_records.h"
+#include "core/formats/npy.h"
 
 enum { START, TAIL, DIRECTORY, RECORDS };
 
@@ -11,6 +12,7 @@ typedef struct {
   xt_zip zip;
   uint8_t *tail, *directory;
   xt_named_records records;
+  xt_npz npz;
 } work;
 
 /* A file whose records all have 0 as their CRC was written without checksums. */
@@ -39,8 +41,10 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     if (status != XT_STATUS_ok) return status;
     find_checksums(c);
+    if (xt_npz_matches(&c->directory)) c->format = &xt_npz_format;
   }
   o->state = RECORDS;
+  if (c->format == &xt_npz_format) return xt_npz_open(o, &w->npz, need, error);
   return xt_named_records_open(o, &w->records, need, error);
 }
 
@@ -53,6 +57,23 @@ const xt_format xt_zip_format = {
     .compresses = true,
     .matches = matches,
     .signature = 4,
+    .open_size = sizeof(work),
+    .open = open,
+    .header_size = xt_zip_local_size,
+    .locate = xt_zip_check_local,
+    .max_padding = XT_ZIP_MAX_EXTRA,
+    .push = &xt_zip_push,
+};
+
+static xt_match never(const uint8_t *head, size_t size) {
+  (void)head, (void)size;
+  return XT_MATCH_NO; /* the zip format finds out when it has read the directory */
+}
+
+const xt_format xt_npz_format = {
+    .name = "npz",
+    .compresses = true,
+    .matches = never,
     .open_size = sizeof(work),
     .open = open,
     .header_size = xt_zip_local_size,

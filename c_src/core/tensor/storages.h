@@ -18,7 +18,7 @@ typedef struct {
   int64_t numel;
   uint64_t bytes;      /* numel × element size */
   const uint8_t *data; /* the bytes if the pickle itself contains them, otherwise NULL */
-  bool big_endian;     /* byte order of `data` */
+  bool big_endian;     /* byte order of `data`; of other storages if it differs from that of the file */
   uint8_t alignment;   /* the largest element size of its tensors */
 } xt_storage;
 
