@@ -64,8 +64,8 @@ defmodule ExTorch.Store do
   @doc """
   Opens the file of the store, calls the function and closes the file.
 
-  The function receives a map: `keys` contains the names of the tensors in file order, `entry` and `tensor` are
-  functions of such a name.
+  The function receives a map or struct: `keys` contains the names of the tensors in file order, `entry` and `tensor`
+  are functions of such a name.
 
   A module that implements this callback can `use ExTorch.Store`, which defines the callbacks that read. Its struct must
   have the fields `:path` and `:options`.

@@ -112,9 +112,8 @@ defmodule ExTorch.Store.Engine do
     {unused, unknown_skipped} = split_selected(unknown, options, entry)
 
     {missing_skipped, missing} =
-      known
-      |> Enum.reduce(targets, fn {_, name}, targets -> Map.delete(targets, name) end)
-      |> names_of(leaves)
+      leaves
+      |> names_without(Map.new(known, fn {_, name} -> {name, true} end))
       |> Enum.split_with(fn name ->
         # There is no entry in the file: filters of the entry receive one that describes the tensor of the module.
         not Options.selected?(options, name, fn -> placeholder(name, elem(targets[name], 1)) end)
@@ -142,11 +141,12 @@ defmodule ExTorch.Store.Engine do
     Enum.split_with(pairs, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
   end
 
-  # Returns the names of the leaves that are in the map.
-  defp names_of(targets, _leaves) when map_size(targets) == 0, do: []
-
-  defp names_of(targets, leaves),
-    do: for({name, _, _} <- leaves, is_map_key(targets, name), do: name)
+  # Returns the names of the leaves that are not in the map of names.
+  defp names_without(leaves, found) do
+    if map_size(found) == length(leaves),
+      do: [],
+      else: for({name, _, _} <- leaves, not is_map_key(found, name), do: name)
+  end
 
   # ---- Checking shapes and dtypes before reading ----
 
