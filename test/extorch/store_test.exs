@@ -310,6 +310,37 @@ defmodule ExTorch.StoreTest do
     assert {:ok, %{applied: ["a"]}} = Store.apply_to(store, %{"a" => zeros({4})})
   end
 
+  test "a tensor that cannot be read is an error of its own, also in a batch", %{path: path} do
+    module = Map.new(0..49, &{"t#{&1}", ExTorch.full({300}, &1 * 1.0)})
+    :ok = Store.collect_from(PyTorch.new(path), module)
+    [seven, other] = for value <- [7.0, 8.5], do: :binary.copy(<<value::float-32-little>>, 300)
+    bytes = File.read!(path)
+    assert {_at, 1200} = :binary.match(bytes, seven)
+    File.write!(path, :binary.replace(bytes, seven, other))
+
+    targets = Map.new(module, fn {name, _} -> {name, zeros({300})} end)
+
+    assert {:ok, %{applied: applied, errors: [%{name: "t7", reason: :corrupt}]} = result} =
+             Store.apply_to(PyTorch.new(path, verify: true, allow_partial: true), targets)
+
+    assert length(applied) == 49
+    assert list(result.module["t8"]) == List.duplicate(8.0, 300)
+    assert list(result.module["t7"]) == List.duplicate(0.0, 300)
+  end
+
+  test "a small part of a large storage does not keep the storage in memory", %{path: path} do
+    large = zeros({1_000_000})
+    ExTorch.save!(%{"large" => large, "row" => ExTorch.op("narrow", [large, 0, 5, 10])}, path)
+    Tensor.release(large)
+    target = %{"row" => ones({10})}
+    Memory.collect()
+    before = Memory.live().bytes
+    {:ok, result} = Store.apply_to(PyTorch.new(path), target)
+    Memory.collect()
+    assert Memory.live().bytes - before < 100_000
+    assert list(result.module["row"]) == List.duplicate(0.0, 10)
+  end
+
   test "progress, and 10,000 names", %{path: path} do
     module = Map.new(1..10_000, &{"layer.#{&1}.w", ones({2})})
     me = self()

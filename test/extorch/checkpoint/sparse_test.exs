@@ -1,7 +1,7 @@
 defmodule ExTorch.Checkpoint.SparseTest do
   use ExTorch.Case
   alias ExTorch.Checkpoint
-  alias ExTorch.Test.{Pickle, Zip}
+  alias ExTorch.Test.{FileSource, Pickle, Zip}
 
   test "valid sparse tensors" do
     for version <- ~w(1.13.0a0 2.6.0 2.14.1),
@@ -22,6 +22,38 @@ defmodule ExTorch.Checkpoint.SparseTest do
           assert Tensor.to_list(tensor) == eye
         end
       end
+    end
+  end
+
+  test "tensors of several storages come from a source as well, with few reads" do
+    for name <- ~w(sparse.pt sparse.legacy.pt), opts <- [[], [verify: true]] do
+      file = "test/fixtures/2.6.0/#{name}"
+      source = %FileSource{path: file, log: self()}
+      ckpt = Checkpoint.open!(source, opts)
+      reads()
+
+      for {name, expected} <- ExTorch.load!(file) do
+        assert Tensor.to_list(Checkpoint.tensor!(ckpt, name)) == Tensor.to_list(expected)
+        # the storages of one tensor are neighbors in the file
+        assert length(reads()) == 1
+      end
+
+      streamed = Map.new(Checkpoint.stream(ckpt))
+      loaded = ExTorch.load!(%FileSource{path: file}, opts)
+
+      for {name, expected} <- ExTorch.load!(file),
+          tensors <- [streamed, loaded],
+          do: assert(Tensor.to_list(tensors[name]) == Tensor.to_list(expected))
+
+      Checkpoint.close(ckpt)
+    end
+  end
+
+  defp reads do
+    receive do
+      {:read, offset, size} -> [{offset, size} | reads()]
+    after
+      0 -> []
     end
   end
 
