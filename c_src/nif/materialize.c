@@ -83,12 +83,10 @@ static xt_status make_strided(const xt_storage_origin *origin, const xt_tensor_d
 
 /* The indices come from the file, so LibTorch validates them before it creates the tensor. */
 static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor **out, xt_error *error) {
-  static const char *const names[] = {"strided",    "sparse_coo", "sparse_csr", "",
-                                      "sparse_csc", "sparse_bsr", "sparse_bsc"};
   xt_arena arena = {NULL};
   bool coo = t->layout == XT_LAYOUT_COO;
   uint32_t n = t->part_count;
-  xt_named_value layout = {"layout", name_value(names[t->layout])};
+  xt_named_value layout = {"layout", name_value(xt_layout_name(t->layout))};
   xt_value args[5];
   memcpy(args, parts, n * sizeof *args);
   xt_status status = dims_value(&arena, t->sizes, t->ndim, &args[n]) ? XT_STATUS_ok : no_memory(error);

@@ -1,10 +1,8 @@
 /* Structs in pickles: Python values that have no Elixir equivalent, sets, and tensors. */
 #include <string.h>
 
-#include "core/pickle/node.h"
-#include "nif/pickle_numpy.h"
-#include "nif/pickle_tensor.h"
 #include "nif/pickle_walk.h"
+#include "nif/save_tensor.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
 
@@ -38,11 +36,7 @@ static xt_status put_wrapped(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF
 static xt_status put_complex(xt_pickle_walk *w, const xt_pickle_task *t) {
   double re, im;
   if (!xt_get_complex(w->env, t->term, &re, &im)) return xt_pickle_walk_fail(w, t, "its parts are not numbers");
-  xt_pickler_put_global(w->out, "__builtin__\ncomplex\n");
-  xt_pickler_put_float(w->out, re);
-  xt_pickler_put_float(w->out, im);
-  xt_pickler_put_tuple_of(w->out, 2);
-  xt_pickler_put_reduce(w->out);
+  xt_pickler_put_complex(w->out, re, im);
   return XT_STATUS_ok;
 }
 
@@ -50,8 +44,7 @@ static xt_status put_dtype(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_dtype dtype;
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_name), &dtype))
     return xt_pickle_walk_fail(w, t, "its name is not a dtype");
-  const char *name = xt_dtype_get(dtype)->name;
-  xt_pickler_put_name(w->out, "torch", 5, name, strlen(name));
+  xt_pickler_put_dtype(w->out, dtype);
   return XT_STATUS_ok;
 }
 
@@ -60,21 +53,24 @@ static xt_status put_device(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifSInt64 index;
   bool indexed = enif_get_int64(w->env, field(w, t->term, xt_am_index), &index);
   if (!get_text(w, t->term, xt_am_type, &type)) return xt_pickle_walk_fail(w, t, "its type is not a string");
-  xt_pickler_put_global(w->out, "torch\ndevice\n");
-  xt_pickler_put_text(w->out, (const char *)type.data, type.size);
-  if (indexed) xt_pickler_put_int(w->out, index);
-  xt_pickler_put_tuple_of(w->out, indexed ? 2 : 1);
-  xt_pickler_put_reduce(w->out);
+  xt_pickler_put_device(w->out, (const char *)type.data, type.size, indexed ? &(int64_t){index} : NULL);
   return XT_STATUS_ok;
+}
+
+/* Decodes a class or function. */
+static xt_status get_global(xt_pickle_walk *w, const xt_pickle_task *t, ErlNifBinary *module, ErlNifBinary *name) {
+  if (get_text(w, t->term, xt_am_module, module) && get_text(w, t->term, xt_am_name, name) && !has_newline(module) &&
+      !has_newline(name))
+    return XT_STATUS_ok;
+  return xt_pickle_walk_fail(w, t, "its module and name must be strings of one line");
 }
 
 static xt_status put_global(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary module, name;
-  if (!get_text(w, t->term, xt_am_module, &module) || !get_text(w, t->term, xt_am_name, &name) ||
-      has_newline(&module) || has_newline(&name))
-    return xt_pickle_walk_fail(w, t, "its module and name must be strings of one line");
-  xt_pickler_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
-  return XT_STATUS_ok;
+  xt_status status = get_global(w, t, &module, &name);
+  if (status == XT_STATUS_ok)
+    xt_pickler_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
+  return status;
 }
 
 /* Pushes MARK, the items and SETITEMS, in reverse order. */
@@ -140,18 +136,22 @@ static xt_status put_numpy_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
   if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) ||
       !xt_get_element(w->env, field(w, t->term, xt_am_value), dtype, bytes) || !*xt_dtype_get(dtype)->numpy)
     return xt_pickle_walk_fail(w, t, "its value does not fit its dtype");
-  xt_pickle_numpy_scalar(w->out, dtype, bytes);
+  xt_pickler_put_numpy_scalar(w->out, dtype, bytes);
   return XT_STATUS_ok;
 }
 
 /* ---- Tensors ---- */
 
-static xt_status add_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_save_tensor *out) {
+/* Describes a tensor. The caller drops *handle. */
+static xt_status take_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_tensor **handle,
+                             xt_save_tensor *out) {
   xt_tensor_resource *resource;
-  xt_tensor *handle;
   if (!xt_get_tensor(w->env, term, &resource)) return xt_pickle_walk_fail(w, t, "the tensor has no resource");
-  xt_status status = xt_tensor_take(resource, &handle, w->error);
-  if (status == XT_STATUS_ok) status = xt_save_add(w->tensors, handle, out, w->error);
+  xt_status status = xt_tensor_take(resource, handle, w->error);
+  if (status == XT_STATUS_ok) {
+    status = xt_save_tensor_describe(*handle, out, w->error);
+    if (status != XT_STATUS_ok) xt_tensor_drop(*handle);
+  }
   if (status == XT_STATUS_released || status == XT_STATUS_unsupported) {
     char path[XT_PATH_TEXT];
     xt_error inner = *w->error;
@@ -163,43 +163,49 @@ static xt_status add_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_
 
 static xt_status put_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_save_tensor tensor;
-  xt_status status = add_tensor(w, t, t->term, &tensor);
-  if (status == XT_STATUS_ok) xt_pickle_tensor(w->template, w->tensors, &tensor);
-  return status;
+  xt_tensor *handle;
+  xt_status status = take_tensor(w, t, t->term, &handle, &tensor);
+  if (status != XT_STATUS_ok) return status;
+  xt_draft_put_tensor(w->draft, &tensor);
+  xt_tensor_drop(handle);
+  return XT_STATUS_ok;
 }
 
+static void free_env(void *env) { enif_free_env(env); }
+
+/* The view's owner is an environment with a copy of the binary, which does not copy its bytes if it is large. */
 static xt_status put_raw_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
-  int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS], last = 0, step;
-  int ndim, stride_count;
-  xt_dtype dtype;
+  int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
+  int stride_count;
   ErlNifBinary data;
-  bool empty = false;
-  if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) ||
-      !xt_get_dims(w->env, field(w, t->term, xt_am_shape), sizes, &ndim) ||
-      !xt_get_dims(w->env, field(w, t->term, xt_am_strides), strides, &stride_count) || ndim != stride_count ||
-      !get_text(w, t->term, xt_am_data, &data))
+  xt_save_tensor tensor = {.kind = XT_SAVE_STRIDED, .view_count = 1};
+  xt_save_view *view = &tensor.views[0];
+  *view = (xt_save_view){.sizes = sizes, .strides = strides, .device = {XT_DEVICE_CPU, -1}, .untyped = true};
+  ERL_NIF_TERM bytes = field(w, t->term, xt_am_data);
+  if (!xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &view->dtype) ||
+      !xt_get_dims(w->env, field(w, t->term, xt_am_shape), sizes, &view->ndim) ||
+      !xt_get_dims(w->env, field(w, t->term, xt_am_strides), strides, &stride_count) || view->ndim != stride_count ||
+      !enif_inspect_binary(w->env, bytes, &data))
     return xt_pickle_walk_fail(w, t, "its dtype, shape, strides or data is invalid");
-  for (int d = 0; d < ndim; d++) {
-    if (sizes[d] < 0 || strides[d] < 0) return xt_pickle_walk_fail(w, t, "it has a negative size or stride");
-    empty |= sizes[d] == 0;
-    if (sizes[d] &&
-        (__builtin_mul_overflow(sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(last, step, &last)))
-      return xt_pickle_walk_fail(w, t, "its shape is too large");
-  }
-  if (!empty && (uint64_t)last >= data.size / xt_dtype_get(dtype)->size)
-    return xt_pickle_walk_fail(w, t, "its data is shorter than its shape and strides require");
-  xt_status status = xt_save_add_bytes(w->tensors, field(w, t->term, xt_am_data), dtype, w->error);
-  if (status == XT_STATUS_ok) xt_pickle_tensor_bytes(w->template, w->tensors, sizes, strides, ndim);
-  return status;
+  view->storage_bytes = data.size;
+  const char *problem = xt_save_view_problem(view);
+  if (problem) return xt_pickle_walk_fail(w, t, problem);
+  view->owner = enif_alloc_env();
+  if (!view->owner) return xt_pickle_walk_no_memory(w);
+  view->drop = free_env;
+  enif_inspect_binary(view->owner, enif_make_copy(view->owner, bytes), &data);
+  view->data = view->storage = data.data;
+  xt_draft_put_tensor(w->draft, &tensor);
+  return XT_STATUS_ok;
 }
 
 /* Writes torch._tensor._rebuild_from_type_v2(function, class, args, state). The function and its arguments are those of
  * the inner tensor, or the class and arguments of an inner object. */
 static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
-  ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor), state = field(w, t->term, xt_am_state), module;
+  ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor), state = field(w, t->term, xt_am_state), type;
   xt_pickle_task class = {.term = field(w, t->term, xt_am_class), .path = xt_pickle_walk_path(w, t, xt_am_class)};
   xt_tensor_resource *resource;
-  bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &module) && module == xt_am_module_object;
+  bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &type) && type == xt_am_module_object;
   xt_pickler_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
   xt_pickler_put_mark(w->out);
   bool pushed = xt_pickle_walk_push_op(w, XT_OP_REDUCE) && xt_pickle_walk_push_op(w, XT_OP_TUPLE) &&
@@ -211,13 +217,17 @@ static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
   if (!pushed || !class.path) return xt_pickle_walk_no_memory(w);
   if (object) return XT_STATUS_ok;
   if (!xt_get_tensor(w->env, inner, &resource)) return xt_pickle_walk_fail(w, t, "its tensor field is not a tensor");
+  ErlNifBinary module, name;
   xt_save_tensor tensor;
-  xt_status status = add_tensor(w, t, inner, &tensor);
+  xt_tensor *handle;
+  xt_status status = get_global(w, &class, &module, &name);
+  if (status == XT_STATUS_ok) status = take_tensor(w, t, inner, &handle, &tensor);
   if (status != XT_STATUS_ok) return status;
-  xt_pickle_tensor_function(w->template, &tensor);
-  status = put_global(w, &class);
-  if (status == XT_STATUS_ok) xt_pickle_tensor_args(w->template, w->tensors, &tensor);
-  return status;
+  xt_draft_put_function(w->draft, &tensor);
+  xt_pickler_put_name(w->out, (const char *)module.data, module.size, (const char *)name.data, name.size);
+  xt_draft_put_arguments(w->draft, &tensor);
+  xt_tensor_drop(handle);
+  return XT_STATUS_ok;
 }
 
 xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
 #include "core/base/utf8.h"
 #include "nif/pickle_walk.h"
 #include "nif/term.h"
@@ -44,13 +45,7 @@ xt_status xt_pickle_walk_fail(xt_pickle_walk *w, const xt_pickle_task *t, const 
 /* ---- Tasks ---- */
 
 static bool push(xt_pickle_walk *w, xt_pickle_task t) {
-  if (w->count == w->room) {
-    size_t room = w->room ? 2 * w->room : 256;
-    xt_pickle_task *grown = realloc(w->tasks, room * sizeof *grown);
-    if (!grown) return false;
-    w->tasks = grown;
-    w->room = room;
-  }
+  if (!xt_array_reserve(&w->tasks, &w->room, w->count + 1, sizeof *w->tasks)) return false;
   w->tasks[w->count++] = t;
   return true;
 }
@@ -60,13 +55,7 @@ bool xt_pickle_walk_push_op(xt_pickle_walk *w, xt_opcode opcode) {
 }
 
 static uint32_t new_path(xt_pickle_walk *w, xt_term_path p) {
-  if (w->path_count == w->path_room) {
-    size_t room = w->path_room ? 2 * w->path_room : 256;
-    xt_term_path *grown = realloc(w->paths, room * sizeof *grown);
-    if (!grown) return 0;
-    w->paths = grown;
-    w->path_room = room;
-  }
+  if (!xt_array_reserve(&w->paths, &w->path_room, w->path_count + 1, sizeof *w->paths)) return 0;
   w->paths[w->path_count++] = p;
   return (uint32_t)w->path_count;
 }
@@ -300,12 +289,9 @@ static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
   return status == XT_STATUS_ok && w->out->out.failed ? xt_pickle_walk_no_memory(w) : status;
 }
 
-xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_pickle_template *template,
-                         xt_error *error) {
-  xt_pickle_walk w = {.env = env, .tensors = tensors, .template = template, .out = &template->pickle, .error = error};
-  xt_pickler_begin(w.out);
+xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_draft *draft, xt_error *error) {
+  xt_pickle_walk w = {.env = env, .draft = draft, .out = &draft->pickle, .error = error};
   xt_status status = walk(&w, term);
-  xt_pickler_stop(w.out);
   free(w.tasks);
   free(w.paths);
   return status;

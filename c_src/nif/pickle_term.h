@@ -2,11 +2,11 @@
 #ifndef XT_NIF_PICKLE_TERM_H
 #define XT_NIF_PICKLE_TERM_H
 
-#include "nif/pickle_template.h"
+#include <erl_nif.h>
 
-/* Writes the pickle of a term, with gaps for the storages, and lists its tensors. The error for a part that cannot be
- * saved contains the path to it. */
-xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_tensors *tensors, xt_pickle_template *template,
-                         xt_error *error);
+#include "core/checkpoint/draft.h"
+
+/* Writes a term to a draft. The error for a part that cannot be saved contains the path to it. */
+xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_draft *draft, xt_error *error);
 
 #endif

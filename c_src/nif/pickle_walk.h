@@ -5,7 +5,9 @@
 #ifndef XT_NIF_PICKLE_WALK_H
 #define XT_NIF_PICKLE_WALK_H
 
-#include "nif/pickle_template.h"
+#include <erl_nif.h>
+
+#include "core/checkpoint/draft.h"
 
 typedef struct {
   ERL_NIF_TERM term;
@@ -24,9 +26,8 @@ typedef struct {
 
 typedef struct {
   ErlNifEnv *env;
-  xt_save_tensors *tensors;
-  xt_pickle_template *template;
-  xt_pickler *out; /* &template->pickle */
+  xt_draft *draft;
+  xt_pickler *out; /* &draft->pickle */
   xt_error *error;
   xt_pickle_task *tasks;
   size_t count, room;

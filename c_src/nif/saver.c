@@ -1,4 +1,4 @@
-/* Saves a term to a file, in steps. */
+/* Plans the save of a term, and saves it to a file in steps. */
 #include "nif/saver.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "core/formats/safetensors.h"
 #include "core/formats/torch_stream.h"
 #include "core/formats/zip.h"
-#include "core/memory/memory.h"
-#include "core/os/mapping.h"
+#include "nif/pickle_term.h"
+#include "nif/save_tensor.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
@@ -21,12 +21,7 @@ static void free_job(xt_reapable *self) {
   xt_saver_free(&job->saver);
   xt_region_drop(job->fetched_region);
   if (job->file_open) xt_atomic_file_close(&job->file);
-  xt_save_free(&job->tensors);
-  xt_pickler_free(&job->pickle);
-  xt_buffer_free(&job->names);
-  xt_buffer_free(&job->metadata);
-  free(job->named);
-  free(job->root);
+  xt_save_plan_free(&job->plan);
   free(job);
 }
 
@@ -51,26 +46,8 @@ bool xt_get_saver(ErlNifEnv *env, ERL_NIF_TERM term, xt_saver_resource **out) {
   return enif_get_resource(env, term, xt_saver_type, (void **)out) && (*out)->job;
 }
 
-xt_status xt_saver_enter(xt_saver_resource *resource, xt_error *error) {
-  return xt_busy_enter(&resource->busy, "using this saver", error);
-}
-
-void xt_saver_leave(xt_saver_resource *resource) { xt_busy_leave(&resource->busy); }
-
 xt_status xt_save_job_no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "out of memory while saving");
-}
-
-xt_status xt_save_job_check_memory(const xt_save_job *job, xt_error *error) {
-  if (!atomic_load(&xt_memory_live.mapped)) return XT_STATUS_ok;
-  for (size_t i = 0; i < job->saver.count; i++) {
-    const xt_payload *payload = &job->saver.payloads[i];
-    if (payload->data && xt_mapping_poisoned(payload->data, payload->bytes))
-      return xt_error_set(error, XT_STATUS_file_changed,
-                          "the mapped file of a tensor was truncated while the tensor was being saved; the save was "
-                          "aborted");
-  }
-  return XT_STATUS_ok;
 }
 
 /* ---- Begin ---- */
@@ -78,7 +55,10 @@ xt_status xt_save_job_check_memory(const xt_save_job *job, xt_error *error) {
 /* Brings a payload that is not in CPU memory there. */
 static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
   xt_save_job *job = context;
-  return xt_save_fetch(&job->tensors, payload, &job->fetched, data, error);
+  const xt_save_view *view = &job->plan.views[job->plan.payloads[payload].view];
+  xt_status status = xt_save_tensor_fetch(view, &job->fetched, error);
+  if (status == XT_STATUS_ok) *data = job->fetched->info.data;
+  return status;
 }
 
 static void drop_fetched(void *context, size_t payload) {
@@ -91,15 +71,12 @@ static void drop_fetched(void *context, size_t payload) {
 static xt_save_job *new_job(const xt_format_writer *format, const ErlNifBinary *root, bool compact) {
   xt_save_job *job = calloc(1, sizeof *job);
   if (!job) return NULL;
-  job->root = strndup((const char *)root->data, root->size);
-  if (!job->root) {
-    free(job);
-    return NULL;
-  }
   job->reapable.run = free_job;
   atomic_init(&job->references, 1);
-  job->tensors.compact = compact;
-  job->saver.format = format;
+  job->plan.format = format;
+  job->plan.compact = compact;
+  job->plan.root = xt_arena_text(&job->plan.arena, (const char *)root->data, root->size);
+  job->saver.plan = &job->plan;
   job->saver.fetch = fetch;
   job->saver.done = drop_fetched;
   job->saver.context = job;
@@ -114,8 +91,8 @@ static const xt_format_writer *get_format(ERL_NIF_TERM term) {
   return term == xt_am_safetensors ? &xt_safetensors_write : NULL;
 }
 
-/* Decodes [{key, value}] of strings to the form of xt_saver.metadata. */
-static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_buffer *out) {
+/* Decodes [{key, value}] of strings. */
+static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_save_plan *plan) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
@@ -124,8 +101,7 @@ static bool get_metadata(ErlNifEnv *env, ERL_NIF_TERM list, xt_buffer *out) {
     if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2) return false;
     for (int i = 0; i < 2; i++) {
       if (!enif_inspect_binary(env, pair[i], &text)) return false;
-      xt_buffer_put(out, &text.size, sizeof text.size);
-      xt_buffer_put(out, text.data, text.size);
+      xt_save_plan_put_metadata(plan, text.data, text.size);
     }
   }
   return enif_is_empty_list(env, list);
@@ -138,10 +114,43 @@ static bool get_flags(ErlNifEnv *env, ERL_NIF_TERM term, bool *compact, bool *du
          xt_get_bool(env, flags[1], duplicate);
 }
 
-static xt_status plan(ErlNifEnv *env, xt_save_job *job, ERL_NIF_TERM term, bool duplicate, xt_error *error) {
-  if (job->metadata.failed) return xt_save_job_no_memory(error);
-  return job->saver.format == &xt_safetensors_write ? xt_save_job_plan_safetensors(env, job, term, duplicate, error)
-                                                    : xt_save_job_plan_pickle(env, job, term, error);
+static xt_status plan_object(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_plan *plan, xt_error *error) {
+  xt_draft draft;
+  xt_draft_begin(&draft, plan);
+  xt_status status = xt_pickle_term(env, term, &draft, error);
+  if (status == XT_STATUS_ok) status = xt_draft_finish(&draft, error);
+  xt_draft_free(&draft);
+  return status;
+}
+
+static xt_status add_named(xt_save_plan *plan, const ErlNifBinary *name, xt_tensor_resource *resource,
+                           xt_error *error) {
+  xt_tensor *handle;
+  xt_save_tensor tensor;
+  xt_status status = xt_tensor_take(resource, &handle, error);
+  if (status != XT_STATUS_ok) return status;
+  status = xt_save_tensor_describe(handle, &tensor, error);
+  if (status == XT_STATUS_ok)
+    status = xt_save_plan_add_named(plan, (const char *)name->data, name->size, &tensor, error);
+  xt_tensor_drop(handle);
+  return status;
+}
+
+/* Plans [{name, tensor}], which is in the order of the file. */
+static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, xt_save_plan *plan, xt_error *error) {
+  ERL_NIF_TERM head;
+  ErlNifBinary name;
+  const ERL_NIF_TERM *pair;
+  int arity;
+  xt_tensor_resource *resource;
+  xt_status status = XT_STATUS_ok;
+  while (status == XT_STATUS_ok && enif_get_list_cell(env, list, &head, &list)) {
+    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
+        !xt_get_tensor(env, pair[1], &resource))
+      return xt_error_set(error, XT_STATUS_bad_argument, "expected a list of {name, tensor} for safetensors");
+    status = add_named(plan, &name, resource, error);
+  }
+  return status == XT_STATUS_ok ? xt_save_plan_finish_named(plan, duplicate, error) : status;
 }
 
 /* saver_begin(term, format, root directory, {compact?, duplicate?}, [{metadata's key, value}])
@@ -161,9 +170,11 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   xt_save_job *job = resource->job = new_job(format, &root, compact);
   ERL_NIF_TERM term = enif_make_resource(env, resource);
   enif_release_resource(resource);
-  if (!job) return xt_make_error(env, (xt_save_job_no_memory(&error), &error));
-  if (!get_metadata(env, argv[4], &job->metadata)) return enif_make_badarg(env);
-  if (plan(env, job, argv[0], duplicate, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (!job || !job->plan.root) return xt_make_error(env, (xt_save_job_no_memory(&error), &error));
+  if (!get_metadata(env, argv[4], &job->plan)) return enif_make_badarg(env);
+  xt_status status = format->refuses ? plan_named(env, argv[0], duplicate, &job->plan, &error)
+                                     : plan_object(env, argv[0], &job->plan, &error);
+  if (status != XT_STATUS_ok) return xt_make_error(env, &error);
   xt_saver_begin(&job->saver);
   return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, job->saver.total)));
 }
@@ -192,36 +203,26 @@ ERL_NIF_TERM xt_nif_saver_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
     status = xt_atomic_file_open(&job->file, path, &error);
     if (status != XT_STATUS_ok) close_file(job);
   }
-  xt_saver_leave(resource);
+  xt_busy_leave(&resource->busy);
   return first ? xt_make_result(env, status, xt_am_ok, &error) : enif_make_badarg(env);
 }
 
-/* The caller is checked for being alive after every CHECK_BYTES. */
-enum { CHECK_BYTES = 4 << 20 };
-
 typedef struct {
-  xt_save_job *job;
+  xt_atomic_file *file;
   ErlNifEnv *env;
-  uint64_t unchecked; /* bytes written since the last check */
 } file_sink;
 
 static xt_status write_file(void *context, const void *data, size_t size, xt_error *error) {
-  file_sink *sink = context;
-  sink->unchecked += size;
-  if (sink->unchecked > CHECK_BYTES) {
-    sink->unchecked = 0;
-    if (!enif_is_current_process_alive(sink->env))
-      return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
-  }
-  return xt_atomic_file_write(&sink->job->file, data, size, error);
+  return xt_atomic_file_write(((file_sink *)context)->file, data, size, error);
 }
+
+static bool is_caller_dead(void *context) { return !enif_is_current_process_alive(((file_sink *)context)->env); }
 
 /* Writes about `budget` bytes. The last step commits the file. */
 static xt_status step(ErlNifEnv *env, xt_save_job *job, uint64_t budget, bool *finished, xt_error *error) {
-  file_sink context = {job, env, 0};
-  xt_sink sink = {.write = write_file, .context = &context};
+  file_sink context = {&job->file, env};
+  xt_sink sink = {.write = write_file, .stop = is_caller_dead, .context = &context};
   xt_status status = xt_saver_step(&job->saver, &sink, budget, finished, error);
-  if (status == XT_STATUS_ok && *finished) status = xt_save_job_check_memory(job, error);
   if (status == XT_STATUS_ok && *finished) status = xt_atomic_file_commit(&job->file, job->sync, error);
   if (*finished || (status != XT_STATUS_ok && !error->collect)) close_file(job);
   return status;
@@ -240,7 +241,7 @@ ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   bool open = job->file_open;
   xt_status status = open ? step(env, job, budget, &finished, &error) : XT_STATUS_ok;
   uint64_t done = job->saver.written;
-  xt_saver_leave(resource);
+  xt_busy_leave(&resource->busy);
   if (!open) return enif_make_badarg(env);
   ERL_NIF_TERM more = enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done));
   return xt_make_result(env, status, finished ? xt_am_done : more, &error);

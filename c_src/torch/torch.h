@@ -14,6 +14,7 @@
 #ifndef XT_TORCH_TORCH_H
 #define XT_TORCH_TORCH_H
 
+#include "core/base/device.h"
 #include "core/base/dtype.h"
 #include "core/base/error.h"
 #include "core/memory/arena.h"
@@ -24,13 +25,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum { XT_DEVICE_CPU, XT_DEVICE_CUDA, XT_DEVICE_MPS, XT_DEVICE_META, XT_DEVICE_OTHER } xt_device_type;
-
-typedef struct {
-  xt_device_type type;
-  int index; /* -1 if unspecified */
-} xt_device;
 
 /* xt_tensor_info.scheme */
 enum { XT_SCHEME_NONE, XT_SCHEME_PER_TENSOR, XT_SCHEME_PER_CHANNEL, XT_SCHEME_OTHER };

@@ -3,17 +3,20 @@
 #include <libdeflate.h>
 
 #include "core/memory/memory.h"
+#include "core/os/mapping.h"
 
 enum {
-  MAX_COPY = 64 << 10,     /* payloads up to this size are copied into the buffer */
-  FLUSH_SIZE = 256 << 10,  /* the buffer is flushed from this size on */
-  MIN_BACKGROUND = 1 << 20 /* minimum payload size for checksums by the background thread */
+  MAX_COPY = 64 << 10,      /* payloads up to this size are copied into the buffer */
+  FLUSH_SIZE = 256 << 10,   /* the buffer is flushed from this size on */
+  MIN_BACKGROUND = 1 << 20, /* minimum payload size for checksums by the background thread */
+  STOP_BYTES = 1 << 20,     /* the stop hook is asked after this many bytes */
+  BRIEF_BYTES = 1 << 20     /* the largest brief step */
 };
 enum { BEGIN, PAYLOADS, END, DONE };
 
 void xt_saver_begin(xt_saver *s) {
   s->total = 0;
-  for (size_t i = 0; i < s->count; i++) s->total += s->payloads[i].bytes;
+  for (size_t i = 0; i < s->plan->count; i++) s->total += s->plan->payloads[i].bytes;
 }
 
 void xt_saver_append(xt_saver *s, const void *data, size_t size) {
@@ -47,51 +50,70 @@ static xt_status flush(xt_saver *s, const xt_sink *sink, xt_error *error) {
 /* Prefetches the beginning of a payload that comes soon: small payloads are scattered in memory. */
 static void prefetch_payload(const xt_saver *s) {
   enum { SOON = 8, LINE = 64, LINES = 4 };
-  if (s->count - s->next <= SOON) return;
-  const xt_payload *payload = &s->payloads[s->next + SOON];
+  if (s->plan->count - s->next <= SOON) return;
+  const xt_payload *payload = &s->plan->payloads[s->next + SOON];
   for (uint64_t at = 0; payload->data && at < payload->bytes && at < LINES * LINE; at += LINE)
     __builtin_prefetch(payload->data + at);
 }
 
+/* Writes a piece of the current payload, or only computes its checksum if payloads are shared. */
 static xt_status write_piece(xt_saver *s, const xt_sink *sink, uint64_t limit, xt_error *error) {
-  const xt_payload *payload = &s->payloads[s->next];
+  const xt_payload *payload = &s->plan->payloads[s->next];
   size_t size = payload->bytes - s->at < XT_CHECKSUM_PIECE ? (size_t)(payload->bytes - s->at) : XT_CHECKSUM_PIECE;
   if (payload->bytes > MAX_COPY && size > limit && !s->sum) size = (size_t)limit;
   const uint8_t *data = s->data + s->at;
   xt_status status = XT_STATUS_ok;
   if (s->sum) xt_checksum_reach(s->sum, s->at + size);
-  else if (s->format->crc) s->crc = libdeflate_crc32(s->crc, data, size);
-  if (payload->bytes <= MAX_COPY) {
-    xt_buffer_put(&s->out, data, size);
-  } else {
+  else if (s->plan->format->crc) s->crc = libdeflate_crc32(s->crc, data, size);
+  if (payload->bytes <= MAX_COPY) xt_buffer_put(&s->out, data, size);
+  else if (!sink->share) {
     status = flush(s, sink, error);
-    if (status == XT_STATUS_ok)
-      status = sink->share ? sink->share(sink->context, s->next, data, size, error)
-                           : sink->write(sink->context, data, size, error);
-    s->flushed += size;
+    if (status == XT_STATUS_ok) status = write_out(s, sink, data, size, error);
   }
   s->at += size;
   s->written += size;
   return status;
 }
 
+static xt_status check_stop(xt_saver *s, const xt_sink *sink, xt_error *error) {
+  if (s->written - s->asked < STOP_BYTES) return XT_STATUS_ok;
+  s->asked = s->written;
+  if (!sink->stop || !sink->stop(sink->context)) return XT_STATUS_ok;
+  return xt_error_set(error, XT_STATUS_stopping, "the save was stopped by the caller");
+}
+
+static xt_status write_pieces(xt_saver *s, const xt_sink *sink, uint64_t stop_at, xt_error *error) {
+  const xt_payload *payload = &s->plan->payloads[s->next];
+  uint64_t from = s->at;
+  xt_status status = XT_STATUS_ok;
+  while (status == XT_STATUS_ok && s->at < payload->bytes && s->written < stop_at) {
+    status = write_piece(s, sink, stop_at - s->written, error);
+    if (status == XT_STATUS_ok) status = check_stop(s, sink, error);
+  }
+  if (status != XT_STATUS_ok || !sink->share || payload->bytes <= MAX_COPY || s->at == from) return status;
+  status = flush(s, sink, error);
+  s->flushed += s->at - from;
+  return status == XT_STATUS_ok ? sink->share(sink->context, s->next, s->data + from, s->at - from, error) : status;
+}
+
 static xt_status begin_payload(xt_saver *s, xt_error *error) {
-  const xt_payload *payload = &s->payloads[s->next];
+  const xt_payload *payload = &s->plan->payloads[s->next];
   s->at = 0;
   s->crc = 0;
   s->data = payload->data;
   xt_status status = XT_STATUS_ok;
   /* before anything is written, because it may fail and be repeated */
   if (!s->data && payload->bytes) status = s->fetch(s->context, s->next, &s->data, error);
-  if (status == XT_STATUS_ok && s->format->before) s->format->before(s, s->next);
+  if (status == XT_STATUS_ok && s->plan->format->before) s->plan->format->before(s, s->next);
   return status;
 }
 
 /* Lets the background thread compute the checksum of what this step will write. Not for shared payloads, because their
  * readers determine when the next step comes. Not if files are mapped, because the thread could block on a disk. */
 static void submit_checksum(xt_saver *s, const xt_sink *sink, uint64_t stop_at) {
-  const xt_payload *payload = &s->payloads[s->next];
-  bool eligible = s->format->crc && payload->data && payload->bytes >= MIN_BACKGROUND && s->keeper.keep && !sink->share;
+  const xt_payload *payload = &s->plan->payloads[s->next];
+  bool eligible =
+      s->plan->format->crc && payload->data && payload->bytes >= MIN_BACKGROUND && s->keeper.keep && !sink->share;
   if (!s->sum && !s->at && eligible && !atomic_load(&xt_memory_live.mapped))
     s->sum = xt_checksum_new(s->data, payload->bytes, s->keeper);
   if (!s->sum) return;
@@ -102,21 +124,33 @@ static void submit_checksum(xt_saver *s, const xt_sink *sink, uint64_t stop_at) 
 
 static xt_status write_payload(xt_saver *s, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
   xt_status status = XT_STATUS_ok;
-  const xt_payload *payload = &s->payloads[s->next];
+  const xt_payload *payload = &s->plan->payloads[s->next];
   prefetch_payload(s);
   if (!*begun) status = begin_payload(s, error);
   *begun = true;
   if (status == XT_STATUS_ok) submit_checksum(s, sink, stop_at);
-  while (status == XT_STATUS_ok && s->at < payload->bytes && s->written < stop_at)
-    status = write_piece(s, sink, stop_at - s->written, error);
+  if (status == XT_STATUS_ok) status = write_pieces(s, sink, stop_at, error);
   if (status != XT_STATUS_ok || s->at < payload->bytes) return status;
   if (!payload->data && payload->bytes) s->done(s->context, s->next);
   if (s->sum) s->crc = xt_checksum_value(s->sum);
   xt_saver_stop(s);
-  if (s->format->after) s->format->after(s, s->next, s->crc);
+  if (s->plan->format->after) s->plan->format->after(s, s->next, s->crc);
   s->next++;
   *begun = false;
   return s->out.size >= FLUSH_SIZE || s->borrowed ? flush(s, sink, error) : status;
+}
+
+/* Missing pages of a truncated file read as zeros. */
+static xt_status check_memory(const xt_saver *s, xt_error *error) {
+  if (!atomic_load(&xt_memory_live.mapped)) return XT_STATUS_ok;
+  for (size_t i = 0; i < s->plan->count; i++) {
+    const xt_payload *payload = &s->plan->payloads[i];
+    if (payload->data && xt_mapping_poisoned(payload->data, payload->bytes))
+      return xt_error_set(error, XT_STATUS_file_changed,
+                          "the mapped file of a tensor was truncated while the tensor was being saved; the save was "
+                          "aborted");
+  }
+  return XT_STATUS_ok;
 }
 
 xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {
@@ -127,17 +161,18 @@ xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool 
   error->collect = false;
   if (s->failed) return xt_error_set(error, XT_STATUS_stale, "this save has already failed; start a new one");
   if (s->phase == BEGIN) {
-    s->format->begin(s);
+    s->plan->format->begin(s);
     s->phase = PAYLOADS;
   }
   while (status == XT_STATUS_ok && s->phase == PAYLOADS && s->written < stop_at) {
-    if (s->next == s->count) s->phase = END;
+    if (s->next == s->plan->count) s->phase = END;
     else status = write_payload(s, sink, stop_at, &begun, error);
     if (!begun) s->data = NULL;
   }
   if (status == XT_STATUS_ok && s->phase == END) {
-    if (s->format->end) s->format->end(s);
+    if (s->plan->format->end) s->plan->format->end(s);
     status = flush(s, sink, error);
+    if (status == XT_STATUS_ok) status = check_memory(s, error);
     s->phase = DONE;
   }
   s->failed = status != XT_STATUS_ok && !error->collect;
@@ -146,9 +181,11 @@ xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool 
   return status;
 }
 
-bool xt_saver_in_payload(const xt_saver *s, uint64_t bytes) {
-  if (s->failed || s->phase != PAYLOADS || !s->data || s->next >= s->count) return false;
-  uint64_t rest = s->payloads[s->next].bytes - s->at;
+bool xt_saver_is_brief(const xt_saver *s, uint64_t bytes) {
+  bool reads_file = s->plan->format->crc && atomic_load(&xt_memory_live.mapped); /* a checksum reads mapped pages */
+  if (bytes > BRIEF_BYTES || reads_file || s->failed || s->phase != PAYLOADS || !s->data || s->next >= s->plan->count)
+    return false;
+  uint64_t rest = s->plan->payloads[s->next].bytes - s->at;
   return rest > XT_CHECKSUM_PIECE && bytes < rest - XT_CHECKSUM_PIECE;
 }
 
@@ -159,7 +196,7 @@ void xt_saver_stop(xt_saver *s) {
 
 void xt_saver_free(xt_saver *s) {
   xt_saver_stop(s);
-  if (s->data && s->next < s->count && !s->payloads[s->next].data) s->done(s->context, s->next);
+  if (s->data && s->next < s->plan->count && !s->plan->payloads[s->next].data) s->done(s->context, s->next);
   xt_buffer_free(&s->out);
   xt_buffer_free(&s->central);
 }

@@ -6,59 +6,22 @@
 #ifndef XT_CHECKPOINT_SAVER_H
 #define XT_CHECKPOINT_SAVER_H
 
-#include "core/base/buffer.h"
-#include "core/base/dtype.h"
-#include "core/base/error.h"
 #include "core/checkpoint/checksum.h"
+#include "core/checkpoint/save_plan.h"
 
+/* Where the bytes of one step go. */
 typedef struct {
   xt_status (*write)(void *context, const void *data, size_t size, xt_error *error);
-  /* Takes bytes of a payload without copying them. They stay in place until the payload is done. If NULL, payloads are
-   * passed to `write` as well. */
+  /* Takes bytes of a payload without copying them. They stay in place until the payload is done. Called once for all
+   * bytes of a payload in a step. If NULL, payloads are passed to `write` as well. */
   xt_status (*share)(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error);
+  bool (*stop)(void *context); /* called for about every MiB of payload; true stops with an error; may be NULL */
   void *context;
 } xt_sink;
 
-/* The data of one storage, or of one tensor in formats without storages. */
-typedef struct {
-  char key[24];
-  xt_dtype dtype;
-  int64_t numel;
-  uint64_t bytes;
-  const uint8_t *data; /* NULL if `fetch` provides it when the payload is about to be written */
-} xt_payload;
-
-/* A tensor of a safetensors file. */
-typedef struct {
-  const char *name;
-  size_t name_size;
-  xt_dtype dtype;
-  int ndim;
-  const int64_t *sizes;
-} xt_named_tensor;
-
-typedef struct xt_saver xt_saver;
-
-/* Writes the parts of a format around the payloads. Each function appends to s->out; all but `begin` may be NULL. */
-typedef struct {
-  const char *name;
-  bool crc; /* `after` needs the CRC of the payload */
-  void (*begin)(xt_saver *s);
-  void (*before)(xt_saver *s, size_t payload);
-  void (*after)(xt_saver *s, size_t payload, uint32_t crc);
-  void (*end)(xt_saver *s);
-} xt_format_writer;
-
-struct xt_saver {
+typedef struct xt_saver {
   /* set by the caller */
-  const xt_format_writer *format;
-  xt_payload *payloads; /* in the order in which they are written */
-  size_t count;
-  const uint8_t *pickle;
-  size_t pickle_size;
-  const char *root;               /* root directory of a zip file */
-  const xt_named_tensor *tensors; /* safetensors: one per payload, in the same order */
-  const xt_buffer *metadata;      /* safetensors: keys and values in turn, each as a size_t and the text */
+  const xt_save_plan *plan;
   xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
   void (*done)(void *context, size_t payload); /* releases what `fetch` has provided */
   void *context;
@@ -70,6 +33,7 @@ struct xt_saver {
   int phase;
   size_t next;      /* current payload */
   uint64_t at;      /* bytes of it that are written */
+  uint64_t asked;   /* bytes that were written when `stop` was asked last */
   uint32_t crc;     /* of these bytes, if `sum` is NULL */
   xt_checksum *sum; /* of the current payload, if the background thread helps */
   const uint8_t *data;
@@ -84,21 +48,22 @@ struct xt_saver {
   uint64_t records;  /* number of entries in it */
   uint64_t header;   /* offset of the current record */
   uint64_t names_hash, crc_hash;
-};
+} xt_saver;
 
 /* The public fields must be set before. After an error with `collect` set, the step may be repeated. After any other
  * error, the save has failed. */
 void xt_saver_begin(xt_saver *s);
 
-/* Writes about `budget` bytes. */
+/* Writes about `budget` bytes. The last step fails if the mapped file of a payload was truncated in the meantime. */
 xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error);
 void xt_saver_free(xt_saver *s);
 
 /* Stops the background thread's work on the current payload, so that it releases its reference to the keeper. */
 void xt_saver_stop(xt_saver *s);
 
-/* Returns true if the next `bytes` bytes all belong to one large payload that is in memory, and do not complete it. */
-bool xt_saver_in_payload(const xt_saver *s, uint64_t bytes);
+/* Returns true if a step of `bytes` bytes that shares payloads computes at most a checksum: the bytes belong to one
+ * payload that is in memory, and do not complete it. */
+bool xt_saver_is_brief(const xt_saver *s, uint64_t bytes);
 
 /* ---- For the formats ---- */
 

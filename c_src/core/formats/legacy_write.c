@@ -42,19 +42,20 @@ static void begin(xt_saver *s) {
   put_sizes(&p);
   xt_pickler_put_set_items(&p);
   put_pickle(s, &p);
-  xt_saver_append(s, s->pickle, s->pickle_size);
+  xt_saver_append(s, s->plan->pickle.data, s->plan->pickle.size);
   xt_pickler_begin(&p);
   xt_pickler_put_list(&p);
   xt_pickler_put_mark(&p);
-  for (size_t i = 0; i < s->count; i++) {
+  for (size_t i = 0; i < s->plan->count; i++) {
     size_t size = 0;
-    while (s->payloads[i].key[size]) size++;
-    xt_pickler_put_text(&p, s->payloads[i].key, size);
+    while (s->plan->payloads[i].key[size]) size++;
+    xt_pickler_put_text(&p, s->plan->payloads[i].key, size);
   }
   xt_pickler_put_appends(&p);
   put_pickle(s, &p);
 }
 
-static void before(xt_saver *s, size_t i) { xt_buffer_le(&s->out, (uint64_t)s->payloads[i].numel, 8); }
+static void before(xt_saver *s, size_t i) { xt_buffer_le(&s->out, (uint64_t)s->plan->payloads[i].numel, 8); }
 
-const xt_format_writer xt_legacy_write = {"legacy", false, begin, before, NULL, NULL};
+const xt_format_writer xt_legacy_write = {
+    .name = "legacy", .sorted = true, .id_views = true, .begin = begin, .before = before};

@@ -23,9 +23,19 @@ static void put_metadata(xt_buffer *out, const xt_buffer *pairs) {
   xt_buffer_byte(out, '}');
 }
 
-static void put_tensor(xt_buffer *out, const xt_named_tensor *t, uint64_t from, uint64_t to) {
+static const char *refuses(const xt_save_tensor *t) {
   const xt_dtype_info *info = xt_dtype_get(t->dtype);
-  xt_json_put_text(out, t->name, t->name_size);
+  if (t->kind != XT_SAVE_STRIDED) return "sparse, quantized or meta tensors";
+  if (!*info->safetensors) return info->name;
+  if (!info->packed) return NULL;
+  const xt_save_view *view = &t->views[0];
+  bool whole = view->ndim && view->sizes[view->ndim - 1] * 8 % info->packed == 0;
+  return whole ? NULL : "a last dimension with a part of an element";
+}
+
+static void put_tensor(xt_buffer *out, const xt_save_name *name, const xt_save_view *t, uint64_t from, uint64_t to) {
+  const xt_dtype_info *info = xt_dtype_get(t->dtype);
+  xt_json_put_text(out, name->text, name->size);
   xt_buffer_text(out, ":{\"dtype\":\"");
   xt_buffer_text(out, info->safetensors);
   xt_buffer_text(out, "\",\"shape\":[");
@@ -47,12 +57,12 @@ static void begin(xt_saver *s) {
   uint64_t at = 0;
   xt_buffer_le(out, 0, 8);
   xt_buffer_byte(out, '{');
-  bool metadata = s->metadata && s->metadata->size;
-  if (metadata) put_metadata(out, s->metadata);
-  for (size_t i = 0; i < s->count; i++) {
+  bool metadata = s->plan->metadata.size;
+  if (metadata) put_metadata(out, &s->plan->metadata);
+  for (size_t i = 0; i < s->plan->count; i++) {
     if (i || metadata) xt_buffer_byte(out, ',');
-    put_tensor(out, &s->tensors[i], at, at + s->payloads[i].bytes);
-    at += s->payloads[i].bytes;
+    put_tensor(out, &s->plan->names[i], &s->plan->views[i], at, at + s->plan->payloads[i].bytes);
+    at += s->plan->payloads[i].bytes;
   }
   xt_buffer_byte(out, '}');
   xt_buffer_fill(out, ' ', (8 - out->size % 8) % 8);
@@ -61,4 +71,4 @@ static void begin(xt_saver *s) {
   for (int i = 0; i < 8; i++) out->data[i] = (uint8_t)(size >> (8 * i));
 }
 
-const xt_format_writer xt_safetensors_write = {"safetensors", false, begin, NULL, NULL, NULL};
+const xt_format_writer xt_safetensors_write = {.name = "safetensors", .refuses = refuses, .begin = begin};

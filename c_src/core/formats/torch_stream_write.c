@@ -34,16 +34,17 @@ static void begin(xt_saver *s) {
   xt_pickler_begin(&p);
   xt_pickler_put_list(&p);
   xt_pickler_put_mark(&p);
-  put_entry(&p, "", "data.pkl", false, s->pickle_size);
+  put_entry(&p, "", "data.pkl", false, s->plan->pickle.size);
   for (int i = 0; i < TEXT_COUNT; i++) put_entry(&p, "", texts[i].name, false, strlen(texts[i].text));
-  for (size_t i = 0; i < s->count; i++) put_entry(&p, "data/", s->payloads[i].key, true, s->payloads[i].bytes);
+  for (size_t i = 0; i < s->plan->count; i++)
+    put_entry(&p, "data/", s->plan->payloads[i].key, true, s->plan->payloads[i].bytes);
   xt_pickler_put_appends(&p);
   xt_pickler_stop(&p);
   xt_buffer_put(&s->out, p.out.data, p.out.size);
   s->out.failed |= p.out.failed;
   xt_pickler_free(&p);
-  xt_saver_append(s, s->pickle, s->pickle_size);
+  xt_saver_append(s, s->plan->pickle.data, s->plan->pickle.size);
   for (int i = 0; i < TEXT_COUNT; i++) xt_buffer_text(&s->out, texts[i].text);
 }
 
-const xt_format_writer xt_torch_stream_write = {"streaming", false, begin, NULL, NULL, NULL};
+const xt_format_writer xt_torch_stream_write = {.name = "streaming", .begin = begin};

@@ -12,12 +12,12 @@ enum { ALIGNMENT = 64, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, ZIP64_LIMIT = 0xFFF
 static uint32_t saturate(uint64_t value) { return value >= ZIP64_LIMIT ? ZIP64_LIMIT : (uint32_t)value; }
 
 static void put_name(const xt_saver *s, xt_buffer *out, const char *name) {
-  xt_buffer_text(out, s->root);
+  xt_buffer_text(out, s->plan->root);
   xt_buffer_byte(out, '/');
   xt_buffer_text(out, name);
 }
 
-static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->root) + 1 + strlen(name); }
+static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->plan->root) + 1 + strlen(name); }
 
 /* As in files of torch, the 32-bit sizes are 0 even if a zip64 extra field contains the values. */
 static void put_header(xt_saver *s, const char *name, uint64_t size) {
@@ -89,7 +89,7 @@ static void put_record(xt_saver *s, const char *name, const void *data, size_t s
 }
 
 static void begin(xt_saver *s) {
-  put_record(s, "data.pkl", s->pickle, s->pickle_size);
+  put_record(s, "data.pkl", s->plan->pickle.data, s->plan->pickle.size);
   put_record(s, ".format_version", "1", 1);
   put_record(s, ".storage_alignment", "64", 2);
   put_record(s, "byteorder", "little", 6);
@@ -99,20 +99,20 @@ enum { MAX_NAME = sizeof "data/" + sizeof((xt_payload *)0)->key };
 
 static void record_name(const xt_saver *s, size_t i, char name[MAX_NAME]) {
   memcpy(name, "data/", 5);
-  memcpy(name + 5, s->payloads[i].key, sizeof s->payloads[i].key);
+  memcpy(name + 5, s->plan->payloads[i].key, sizeof s->plan->payloads[i].key);
 }
 
 static void before(xt_saver *s, size_t i) {
   char name[MAX_NAME];
   record_name(s, i, name);
   s->header = xt_saver_at(s);
-  put_header(s, name, s->payloads[i].bytes);
+  put_header(s, name, s->plan->payloads[i].bytes);
 }
 
 static void after(xt_saver *s, size_t i, uint32_t crc) {
   char name[MAX_NAME];
   record_name(s, i, name);
-  finish_record(s, name, s->payloads[i].bytes, crc, s->header);
+  finish_record(s, name, s->plan->payloads[i].bytes, crc, s->header);
 }
 
 static void end(xt_saver *s) {
@@ -145,4 +145,5 @@ static void end(xt_saver *s) {
   xt_buffer_le(out, 0, 2);
 }
 
-const xt_format_writer xt_zip_write = {"zip", true, begin, before, after, end};
+const xt_format_writer xt_zip_write = {
+    .name = "zip", .crc = true, .begin = begin, .before = before, .after = after, .end = end};

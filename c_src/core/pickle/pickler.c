@@ -160,6 +160,54 @@ void xt_pickler_put_tuple_of(xt_pickler *p, int count) {
   xt_pickler_put_op(p, opcodes[count]);
 }
 
+/* ---- Values of torch, numpy and Python ---- */
+
+void xt_pickler_put_dtype(xt_pickler *p, xt_dtype dtype) {
+  const char *name = xt_dtype_get(dtype)->name;
+  xt_pickler_put_name(p, "torch", 5, name, strlen(name));
+}
+
+void xt_pickler_put_device(xt_pickler *p, const char *type, size_t size, const int64_t *index) {
+  xt_pickler_put_global(p, "torch\ndevice\n");
+  xt_pickler_put_text(p, type, size);
+  if (index) xt_pickler_put_int(p, *index);
+  xt_pickler_put_tuple_of(p, index ? 2 : 1);
+  xt_pickler_put_reduce(p);
+}
+
+void xt_pickler_put_complex(xt_pickler *p, double re, double im) {
+  xt_pickler_put_global(p, "__builtin__\ncomplex\n");
+  xt_pickler_put_float(p, re);
+  xt_pickler_put_float(p, im);
+  xt_pickler_put_tuple_of(p, 2);
+  xt_pickler_put_reduce(p);
+}
+
+/* Writes scalar(dtype(code, False, True), bytes). The state of the dtype is (3, '<', None, None, None, -1, -1, 0). */
+void xt_pickler_put_numpy_scalar(xt_pickler *p, xt_dtype dtype, const uint8_t *bytes) {
+  const char *code = xt_dtype_get(dtype)->numpy;
+  size_t size = xt_dtype_get(dtype)->size;
+  xt_pickler_put_global(p, "numpy.core.multiarray\nscalar\n");
+  xt_pickler_put_global(p, "numpy\ndtype\n");
+  xt_pickler_put_text(p, code, strlen(code));
+  xt_pickler_put_bool(p, false);
+  xt_pickler_put_bool(p, true);
+  xt_pickler_put_tuple_of(p, 3);
+  xt_pickler_put_reduce(p);
+  xt_pickler_put_mark(p);
+  xt_pickler_put_int(p, 3);
+  xt_pickler_put_text(p, size == 1 ? "|" : "<", 1);
+  for (int i = 0; i < 3; i++) xt_pickler_put_none(p);
+  xt_pickler_put_int(p, -1);
+  xt_pickler_put_int(p, -1);
+  xt_pickler_put_int(p, 0);
+  xt_pickler_put_tuple(p);
+  xt_pickler_put_build(p);
+  xt_pickler_put_bytes(p, bytes, size);
+  xt_pickler_put_tuple_of(p, 2);
+  xt_pickler_put_reduce(p);
+}
+
 const char *xt_pickler_storage_class(xt_dtype dtype) {
   static const char *const globals[] = {
 #define XT_DTYPE(name, size, torch, kind, nx, bits, alias, packed, storage, ...) "torch\n" storage "Storage\n",

@@ -39,6 +39,13 @@ void xt_pickler_put_global(xt_pickler *p, const char *module_and_name);
 /* Writes a class or function without memoizing it. */
 void xt_pickler_put_name(xt_pickler *p, const char *module, size_t module_size, const char *name, size_t name_size);
 
+/* Write values of torch, numpy and Python as calls. numpy must have the dtype of a scalar. The index of a device
+ * may be NULL. */
+void xt_pickler_put_dtype(xt_pickler *p, xt_dtype dtype);
+void xt_pickler_put_device(xt_pickler *p, const char *type, size_t size, const int64_t *index);
+void xt_pickler_put_complex(xt_pickler *p, double re, double im);
+void xt_pickler_put_numpy_scalar(xt_pickler *p, xt_dtype dtype, const uint8_t *bytes);
+
 /* Writes an opcode that has no argument. */
 static inline void xt_pickler_put_op(xt_pickler *p, xt_opcode opcode) { xt_buffer_byte(&p->out, (uint8_t)opcode); }
 

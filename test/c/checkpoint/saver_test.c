@@ -104,16 +104,11 @@ static void save(const char *path) {
   put_tensor(&p, "empty", "2", 0);
   xt_pickler_put_set_items(&p);
   xt_pickler_stop(&p);
-  xt_payload payloads[] = {{"0", XT_uint8, (int64_t)big, big, zeros},
-                           {"1", XT_uint8, 11, 11, (const uint8_t *)"after them!"},
-                           {"2", XT_uint8, 0, 0, NULL}};
-  xt_saver w = {.format = &xt_zip_write,
-                .payloads = payloads,
-                .count = 3,
-                .pickle = p.out.data,
-                .pickle_size = p.out.size,
-                .root = "large",
-                .keeper = {ignore, ignore, NULL}}; /* the payloads outlive the saver */
+  xt_payload payloads[] = {{"0", XT_uint8, (int64_t)big, big, zeros, 0},
+                           {"1", XT_uint8, 11, 11, (const uint8_t *)"after them!", 1},
+                           {"2", XT_uint8, 0, 0, NULL, 2}};
+  xt_save_plan plan = {.format = &xt_zip_write, .payloads = payloads, .count = 3, .pickle = p.out, .root = "large"};
+  xt_saver w = {.plan = &plan, .keeper = {ignore, ignore, NULL}}; /* the payloads outlive the saver */
   xt_sink sink = {.write = write_sparse, .context = &file};
   xt_saver_begin(&w);
   CHECK(w.total == big + 11);

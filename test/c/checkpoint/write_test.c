@@ -1,5 +1,6 @@
 /* Writes a checkpoint in each format and reads it back, with every allocation and every write failing once. */
 #include "check.h"
+#include "core/checkpoint/draft.h"
 #include "core/checkpoint/saver.h"
 #include "core/formats/legacy.h"
 #include "core/formats/safetensors.h"
@@ -8,9 +9,8 @@
 #include "failing.h"
 #include "sample.h"
 
-enum { LARGE = 300001, SMALL = 6, COUNT = 13 };
-static const char *const classes[] = {"torch\nFloatStorage\n", "torch\nByteStorage\n"};
-static float small[SMALL] = {1, 2, 3, 4, 5, 6};
+enum { LARGE = 1100001, SMALL = 6, COUNT = 13 };
+static float small[COUNT][SMALL];
 static uint8_t large[LARGE];
 
 /* Tensors of several sizes: one that is fetched when it is written, one that is not copied, an empty one, and small
@@ -18,7 +18,7 @@ static uint8_t large[LARGE];
 static const char *names[COUNT] = {"small", "large", "empty", "a", "b", "c", "d", "e", "f", "g", "h", "i", "fetched"};
 static int64_t numel_of(size_t i) { return i == 1 || i == COUNT - 1 ? LARGE : i == 2 ? 0 : SMALL; }
 static bool is_bytes(size_t i) { return i == 1 || i == COUNT - 1; }
-static const void *data_of(size_t i) { return is_bytes(i) ? (const void *)large : small; }
+static const void *data_of(size_t i) { return is_bytes(i) ? (const void *)large : small[i]; }
 static size_t bytes_of(size_t i) { return (size_t)numel_of(i) * (is_bytes(i) ? 1 : sizeof(float)); }
 
 /* A sink that fails at one of its writes. */
@@ -37,16 +37,26 @@ static xt_status write_memory(void *context, const void *data, size_t size, xt_e
   return XT_STATUS_ok;
 }
 
+static xt_save_plan plan;
+
 static xt_status share_memory(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error) {
-  CHECK(is_bytes(payload));
+  CHECK(is_bytes(plan.payloads[payload].view));
   return write_memory(context, data, size, error);
+}
+
+/* The stop hook; `stops` counts its calls, and `stop_at` is the call that stops. */
+static long stops, stop_at = -1;
+
+static bool stop(void *context) {
+  (void)context;
+  return stops++ == stop_at;
 }
 
 static int fetched, done;
 
 static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
   (void)context, (void)error;
-  CHECK(payload == COUNT - 1);
+  CHECK(plan.payloads[payload].view == COUNT - 1);
   fetched++;
   *data = large;
   return XT_STATUS_ok;
@@ -54,73 +64,75 @@ static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_e
 
 static void release(void *context, size_t payload) {
   (void)context;
-  CHECK(payload == COUNT - 1);
+  CHECK(plan.payloads[payload].view == COUNT - 1);
   done++;
 }
 
-static xt_status save(const xt_format_writer *format, memory_sink *out, bool share, uint64_t budget, xt_error *error) {
-  static xt_payload payloads[COUNT];
+/* The last tensor is fetched. */
+static xt_save_tensor tensor_at(size_t i) {
   static int64_t sizes[COUNT];
-  static xt_named_tensor tensors[COUNT];
-  sample_view views[COUNT];
-  xt_pickler p;
-  xt_buffer metadata = {0};
-  static const char *const pairs[] = {"format", "pt", "quote \" and \\", "line\nbreak \1"};
-  memset(error, 0, sizeof *error);
-  for (size_t i = 0; i < COUNT; i++) {
-    sizes[i] = numel_of(i);
-    payloads[i] = (xt_payload){.dtype = is_bytes(i) ? XT_uint8 : XT_float32,
-                               .numel = sizes[i],
-                               .bytes = bytes_of(i),
-                               .data = i == COUNT - 1 ? NULL : data_of(i)};
-    snprintf(payloads[i].key, sizeof payloads[i].key, "%zu", i);
-    tensors[i] = (xt_named_tensor){names[i], strlen(names[i]), payloads[i].dtype, 1, &sizes[i]};
-    views[i] = (sample_view){names[i], payloads[i].key, classes[is_bytes(i)], sizes[i], 0, 1, {sizes[i]}, {1}};
-  }
-  /* A pickle of more than 64 KiB is not copied. */
-  static char padding[100000];
+  static const int64_t one = 1;
+  xt_dtype dtype = is_bytes(i) ? XT_uint8 : XT_float32;
+  sizes[i] = numel_of(i);
+  xt_save_tensor tensor = {.kind = XT_SAVE_STRIDED, .dtype = dtype, .view_count = 1};
+  tensor.views[0] = (xt_save_view){
+      .dtype = dtype, .ndim = 1, .sizes = &sizes[i], .strides = &one, .data = data_of(i), .staged = i == COUNT - 1};
+  return tensor;
+}
+
+static xt_status plan_object(xt_error *error) {
+  static char padding[100000]; /* a pickle of more than 64 KiB is not copied */
+  xt_draft d;
   memset(padding, 'x', sizeof padding);
-  xt_pickler_begin(&p);
-  xt_pickler_put_dict(&p);
-  xt_pickler_put_mark(&p);
-  xt_pickler_put_text(&p, "padding", 7);
-  xt_pickler_put_text(&p, padding, sizeof padding);
-  for (size_t i = 0; i < COUNT; i++) put_view(&p, &views[i], "cpu");
-  xt_pickler_put_set_items(&p);
-  xt_pickler_stop(&p);
-  for (size_t i = 0; i < COUNT_OF(pairs); i++) {
-    size_t size = strlen(pairs[i]);
-    xt_buffer_put(&metadata, &size, sizeof size);
-    xt_buffer_text(&metadata, pairs[i]);
+  xt_draft_begin(&d, &plan);
+  xt_pickler_put_dict(&d.pickle);
+  xt_pickler_put_mark(&d.pickle);
+  xt_pickler_put_text(&d.pickle, "padding", 7);
+  xt_pickler_put_text(&d.pickle, padding, sizeof padding);
+  for (size_t i = 0; i < COUNT; i++) {
+    xt_save_tensor tensor = tensor_at(i);
+    xt_pickler_put_text(&d.pickle, names[i], strlen(names[i]));
+    xt_draft_put_tensor(&d, &tensor);
   }
-  bool finished = false, prepared = !p.out.failed && !metadata.failed;
+  xt_pickler_put_set_items(&d.pickle);
+  xt_status status = xt_draft_finish(&d, error);
+  xt_draft_free(&d);
+  return status;
+}
+
+static xt_status plan_named(xt_error *error) {
+  static const char *const pairs[] = {"format", "pt", "quote \" and \\", "line\nbreak \1"};
+  xt_status status = XT_STATUS_ok;
+  for (size_t i = 0; i < COUNT_OF(pairs); i++) xt_save_plan_put_metadata(&plan, pairs[i], strlen(pairs[i]));
+  for (size_t i = 0; i < COUNT && status == XT_STATUS_ok; i++) {
+    xt_save_tensor tensor = tensor_at(i);
+    status = xt_save_plan_add_named(&plan, names[i], strlen(names[i]), &tensor, error);
+  }
+  return status == XT_STATUS_ok ? xt_save_plan_finish_named(&plan, false, error) : status;
+}
+
+static xt_status save(const xt_format_writer *format, memory_sink *out, bool share, uint64_t budget, xt_error *error) {
+  bool finished = false;
+  memset(error, 0, sizeof *error);
   fetched = done = 0;
-  xt_saver s = {.format = format,
-                .payloads = payloads,
-                .count = COUNT,
-                .pickle = p.out.data,
-                .pickle_size = p.out.size,
-                .root = "archive",
-                .tensors = tensors,
-                .metadata = &metadata,
-                .fetch = fetch,
-                .done = release};
-  xt_sink sink = {.write = write_memory, .share = share ? share_memory : NULL, .context = out};
-  xt_status status = prepared ? XT_STATUS_ok : XT_STATUS_no_memory;
-  if (prepared) xt_saver_begin(&s);
-  if (prepared) CHECK(s.total == 2 * LARGE + 10 * sizeof small);
+  plan = (xt_save_plan){.format = format, .root = "archive"};
+  xt_status status = format->refuses ? plan_named(error) : plan_object(error);
+  bool planned = status == XT_STATUS_ok;
+  xt_saver s = {.plan = &plan, .fetch = fetch, .done = release};
+  xt_sink sink = {.write = write_memory, .share = share ? share_memory : NULL, .stop = stop, .context = out};
+  if (planned) xt_saver_begin(&s);
+  if (planned) CHECK(s.total == 2 * LARGE + 10 * sizeof small[0]);
   while (status == XT_STATUS_ok && !finished) {
     uint64_t before = s.written;
-    if (xt_saver_in_payload(&s, budget)) CHECK(s.total - s.written > budget);
+    if (xt_saver_is_brief(&s, budget)) CHECK(s.total - s.written > budget && budget <= 1 << 20);
     status = xt_saver_step(&s, &sink, budget, &finished, error);
     CHECK(finished || status != XT_STATUS_ok || s.written > before);
   }
   if (status == XT_STATUS_ok) CHECK(s.written == s.total);
-  else if (prepared) CHECK(xt_saver_step(&s, &sink, 1, &finished, &(xt_error){0}) == XT_STATUS_stale && !finished);
-  xt_saver_free(&s);
+  else if (planned) CHECK(xt_saver_step(&s, &sink, 1, &finished, &(xt_error){0}) == XT_STATUS_stale && !finished);
+  if (planned) xt_saver_free(&s);
   CHECK(fetched == done);
-  xt_pickler_free(&p);
-  xt_buffer_free(&metadata);
+  xt_save_plan_free(&plan);
   return status;
 }
 
@@ -192,8 +204,25 @@ static void every_failing_allocation_ends_the_save(void) {
     }
 }
 
+/* LARGE is less than the bytes between two calls, so that the largest tensors do not all reach one. */
+static void the_stop_hook_ends_the_save(void) {
+  xt_error error;
+  for (size_t i = 0; i < COUNT_OF(formats); i++)
+    for (stop_at = -1; stop_at < 2; stop_at++) {
+      memory_sink out = {.fail_at = -1};
+      stops = 0;
+      xt_status status = save(formats[i], &out, i % 2, 100000, &error);
+      CHECK(stops == (stop_at < 0 ? 2 * LARGE / (1 << 20) : stop_at + 1));
+      CHECK(status == (stop_at < 0 ? XT_STATUS_ok : XT_STATUS_stopping));
+      xt_buffer_free(&out.out);
+      if (stop_at + 1 >= 2 * LARGE / (1 << 20)) break;
+    }
+  stop_at = -1;
+}
+
 int main(void) {
+  for (int i = 0; i < COUNT * SMALL; i++) small[i / SMALL][i % SMALL] = (float)i;
   for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
   return RUN_TESTS("write", each_format_reads_back, every_failing_write_ends_the_save,
-                   every_failing_allocation_ends_the_save);
+                   every_failing_allocation_ends_the_save, the_stop_hook_ends_the_save);
 }

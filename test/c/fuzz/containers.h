@@ -41,7 +41,7 @@ static void add_storage(storages *s, const xt_storage *storage) {
     return;
   uint8_t *data = malloc(storage->bytes + 1);
   fill_content(storage->key, storage->key_size, data, storage->bytes);
-  *payload = (xt_payload){"", storage->dtype, storage->numel, storage->bytes, data};
+  *payload = (xt_payload){"", storage->dtype, storage->numel, storage->bytes, data, 0};
   memcpy(payload->key, storage->key, storage->key_size);
   s->count++;
 }
@@ -262,12 +262,12 @@ static xt_status put_bytes(void *context, const void *data, size_t size, xt_erro
 /* Legacy and streaming files, by core's own writers. */
 static void save_as(const xt_format_writer *format, const uint8_t *pickle, size_t size, storages *s, xt_buffer *out) {
   xt_error error;
-  xt_saver saver = {.format = format,
-                    .payloads = s->payloads,
-                    .count = s->count,
-                    .pickle = pickle,
-                    .pickle_size = size,
-                    .root = "archive"};
+  xt_save_plan plan = {.format = format,
+                       .payloads = s->payloads,
+                       .count = s->count,
+                       .pickle = {.data = (uint8_t *)(uintptr_t)pickle, .size = size},
+                       .root = "archive"};
+  xt_saver saver = {.plan = &plan};
   xt_sink sink = {.write = put_bytes, .context = out};
   bool finished = false;
   xt_saver_begin(&saver);

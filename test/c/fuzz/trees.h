@@ -1,30 +1,37 @@
-/* Random object trees: made from the input, written with the pickler, and compared with what is read back. */
+/* Random object trees: made from the input, written as a draft, and compared with what is read back.
+ *
+ * Tensors are views of blocks of memory. In the description of a tensor that is made, `storage` is its block, `conj`
+ * says that its view is staged, `neg` that it is untyped, and `first_entry` is 1 + its view in the plan. */
 #ifndef XT_FUZZ_TREES_H
 #define XT_FUZZ_TREES_H
 
 #include "containers.h"
+#include "core/base/decimal.h"
+#include "core/base/utf8.h"
+#include "core/checkpoint/draft.h"
 #include "reading.h"
 
-enum { MAX_PAYLOADS = 24, MAX_TREE = 300, MAX_TREE_DEPTH = 8 };
+enum { MAX_BLOCKS = 24, MAX_TREE = 300, MAX_TREE_DEPTH = 8 };
+
+typedef struct {
+  xt_dtype dtype;
+  int64_t numel;
+  uint64_t bytes;
+  uint8_t *data;
+  uint32_t read[2]; /* 1 + the storage of its typed and untyped views that was read back */
+} block;
 
 typedef struct {
   choices *in;
   xt_arena *arena;
   int nodes;
-  xt_payload payloads[MAX_PAYLOADS];
-  uint8_t *contents[MAX_PAYLOADS];
+  block blocks[MAX_BLOCKS];
   size_t count;
+  xt_draft *draft;
+  int kept; /* owners that were not dropped */
 } forest;
 
 /* ---- Making ---- */
-
-static size_t put_utf8(char *to, uint32_t c) {
-  if (c < 0x80) return to[0] = (char)c, 1;
-  size_t more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-  to[0] = (char)((0xFF00u >> (more + 1) & 0xFF) | c >> (6 * more));
-  for (size_t i = 1; i <= more; i++) to[i] = (char)(0x80 | (c >> (6 * (more - i)) & 0x3F));
-  return more + 1;
-}
 
 static void choose_text(choices *in, xt_arena *arena, const char **data, size_t *size) {
   char text[200];
@@ -41,7 +48,7 @@ static void choose_text(choices *in, xt_arena *arena, const char **data, size_t 
     uint32_t c = choose_byte(in);
     if (c >= 0xC0) c = (uint32_t)choose_number(in, 3) % 0x110000;
     if (c >= 0xD800 && c < 0xE000) c = 'x';
-    *size += put_utf8(text + *size, c);
+    *size += xt_utf8_encode(text + *size, c);
   }
   *data = xt_arena_text(arena, text, *size);
 }
@@ -66,24 +73,18 @@ static xt_node *make_name(forest *f) {
   return node;
 }
 
-static xt_dtype choose_dtype(choices *in, bool storage_class) {
-  xt_dtype dtype = (xt_dtype)(choose_byte(in) % XT_DTYPE_COUNT);
-  return storage_class && !xt_pickler_storage_class(dtype) ? XT_float32 : dtype;
+static xt_dtype choose_dtype(choices *in) { return (xt_dtype)(choose_byte(in) % XT_DTYPE_COUNT); }
+
+static size_t make_block(forest *f, xt_dtype dtype, int64_t numel) {
+  block *b = &f->blocks[f->count];
+  char key[] = {(char)f->count};
+  *b = (block){.dtype = dtype, .numel = numel, .bytes = (uint64_t)numel * xt_dtype_get(dtype)->size};
+  b->data = malloc(b->bytes + 1);
+  fill_content(key, 1, b->data, b->bytes);
+  return f->count++;
 }
 
-static size_t make_payload(forest *f, xt_dtype dtype, int64_t numel) {
-  size_t i = f->count++;
-  xt_payload *payload = &f->payloads[i];
-  uint64_t bytes = (uint64_t)numel * xt_dtype_get(dtype)->size;
-  *payload = (xt_payload){"", dtype, numel, bytes, NULL};
-  snprintf(payload->key, sizeof payload->key, "%zu", i);
-  f->contents[i] = malloc(bytes + 1);
-  fill_content(payload->key, strlen(payload->key), f->contents[i], bytes);
-  payload->data = f->contents[i];
-  return i;
-}
-
-/* A view of a new storage or of one that another tensor uses. */
+/* A view of a new block or of one that another tensor uses. */
 static xt_node *make_tensor(forest *f) {
   choices *in = f->in;
   xt_node *node = xt_node_new(f->arena, XT_NODE_TENSOR);
@@ -101,18 +102,20 @@ static xt_node *make_tensor(forest *f) {
   }
   t->offset = how & 2 ? choose_byte(in) : 0;
   t->requires_grad = how & 4;
+  t->conj = how & 8;
+  t->neg = !t->conj && how & 16;
   last += t->offset + 1;
   size_t i = choose_below(in, f->count + 1);
-  bool fits = i < f->count && f->payloads[i].numel >= last;
-  if (!fits && f->count == MAX_PAYLOADS) return node->kind = XT_NODE_NONE, node;
+  bool fits = i < f->count && f->blocks[i].numel >= last;
+  if (!fits && f->count == MAX_BLOCKS) return node->kind = XT_NODE_NONE, node;
   if (!fits) {
-    xt_dtype dtype = choose_dtype(in, true);
+    xt_dtype dtype = choose_dtype(in);
     int64_t item = (int64_t)xt_dtype_get(dtype)->size;
     bool large = how >> 5 == 7 && choose_byte(in) == 1; /* the writer does not copy payloads of more than 64 KiB */
-    i = make_payload(f, dtype, last + (large ? 100000 * (1 + choose_byte(in) % 3) / item : how >> 6));
+    i = make_block(f, dtype, last + (large ? 100000 * (1 + choose_byte(in) % 3) / item : how >> 6));
   }
-  t->storage = (uint32_t)i;
-  t->dtype = f->payloads[i].dtype;
+  t->storage = (how & 28) == 28 ? XT_NO_STORAGE : (uint32_t)i; /* a meta tensor has none */
+  t->dtype = f->blocks[i].dtype;
   return node;
 }
 
@@ -166,7 +169,7 @@ static xt_node *make_tree(forest *f, int depth) {
   case XT_NODE_BIG: return make_big(f, node);
   case XT_NODE_TEXT:
   case XT_NODE_BYTES: choose_text(f->in, f->arena, &node->text.data, &node->text.size); break;
-  case XT_NODE_DTYPE: node->dtype = choose_dtype(f->in, false); break;
+  case XT_NODE_DTYPE: node->dtype = choose_dtype(f->in); break;
   case XT_NODE_DEVICE:
     choose_text(f->in, f->arena, &node->device.type, &node->device.type_size);
     node->device.index = choose_byte(f->in);
@@ -193,25 +196,25 @@ static xt_node *make_tree(forest *f, int depth) {
 }
 
 static void free_forest(forest *f) {
-  for (size_t i = 0; i < f->count; i++) free(f->contents[i]);
+  for (size_t i = 0; i < f->count; i++) free(f->blocks[i].data);
 }
 
 /* ---- Writing ---- */
 
-static void write_tree(xt_pickler *p, const forest *f, const xt_node *node);
+static void write_tree(xt_pickler *p, forest *f, const xt_node *node);
 
-static void write_items(xt_pickler *p, const forest *f, const xt_node *node) {
+static void write_items(xt_pickler *p, forest *f, const xt_node *node) {
   for (size_t i = 0; i < node->list.count; i++) write_tree(p, f, node->list.items[i]);
 }
 
-static void write_tuple(xt_pickler *p, const forest *f, const xt_node *node) {
+static void write_tuple(xt_pickler *p, forest *f, const xt_node *node) {
   if (node->list.count > 3) xt_pickler_put_mark(p);
   write_items(p, f, node);
   if (node->list.count > 3) xt_pickler_put_tuple(p);
   else xt_pickler_put_tuple_of(p, (int)node->list.count);
 }
 
-static void write_list(xt_pickler *p, const forest *f, const xt_node *node) {
+static void write_list(xt_pickler *p, forest *f, const xt_node *node) {
   xt_pickler_put_list(p);
   xt_pickler_put_mark(p);
   write_items(p, f, node);
@@ -232,19 +235,43 @@ static void write_big(xt_pickler *p, const xt_node *node) {
   xt_pickler_put_big(p, magnitude, size, negative);
 }
 
-static void write_tensor(xt_pickler *p, const forest *f, const xt_tensor_desc *t) {
-  const xt_payload *payload = &f->payloads[t->storage];
-  put_tensor(p, &(tensor_spec){payload->key, payload->dtype, payload->numel, t->offset, (int)t->ndim, t->sizes,
-                               t->strides, t->requires_grad});
+static void drop_owner(void *owner) { ((forest *)owner)->kept--; }
+
+static xt_save_view view_of(forest *f, size_t i, int ndim, const int64_t *sizes, const int64_t *strides,
+                            int64_t offset) {
+  const block *b = &f->blocks[i];
+  f->kept++;
+  return (xt_save_view){.dtype = b->dtype,
+                        .ndim = ndim,
+                        .sizes = sizes,
+                        .strides = strides,
+                        .data = b->data + (uint64_t)offset * xt_dtype_get(b->dtype)->size,
+                        .storage = b->data,
+                        .storage_bytes = b->bytes,
+                        .owner = f,
+                        .drop = drop_owner};
 }
 
-static const char *dtype_global(xt_dtype dtype) {
-  static char names[XT_DTYPE_COUNT][64];
-  snprintf(names[dtype], sizeof names[dtype], "torch\n%s\n", xt_dtype_get(dtype)->name);
-  return names[dtype];
+static void write_tensor(forest *f, xt_tensor_desc *t) {
+  xt_save_tensor tensor = {.kind = XT_SAVE_META,
+                           .dtype = t->dtype,
+                           .ndim = (int)t->ndim,
+                           .sizes = t->sizes,
+                           .strides = t->strides,
+                           .requires_grad = t->requires_grad};
+  if (t->storage != XT_NO_STORAGE) {
+    tensor.kind = XT_SAVE_STRIDED;
+    tensor.view_count = 1;
+    tensor.views[0] = view_of(f, t->storage, (int)t->ndim, t->sizes, t->strides, t->offset);
+    tensor.views[0].staged = t->conj;
+    tensor.views[0].untyped = t->neg;
+    REQUIRE(!xt_save_view_problem(&tensor.views[0]));
+    t->first_entry = (uint32_t)f->draft->plan->view_count + 1;
+  }
+  xt_draft_put_tensor(f->draft, &tensor);
 }
 
-static void write_tree(xt_pickler *p, const forest *f, const xt_node *node) {
+static void write_tree(xt_pickler *p, forest *f, const xt_node *node) {
   switch (node->kind) {
   case XT_NODE_NONE: xt_pickler_put_none(p); break;
   case XT_NODE_BOOL: xt_pickler_put_bool(p, node->boolean); break;
@@ -253,21 +280,9 @@ static void write_tree(xt_pickler *p, const forest *f, const xt_node *node) {
   case XT_NODE_FLOAT: xt_pickler_put_float(p, node->number); break;
   case XT_NODE_TEXT: xt_pickler_put_text(p, node->text.data, node->text.size); break;
   case XT_NODE_BYTES: xt_pickler_put_bytes(p, (const uint8_t *)node->text.data, node->text.size); break;
-  case XT_NODE_COMPLEX:
-    xt_pickler_put_global(p, "builtins\ncomplex\n");
-    xt_pickler_put_float(p, node->complex.re);
-    xt_pickler_put_float(p, node->complex.im);
-    xt_pickler_put_tuple_of(p, 2);
-    xt_pickler_put_reduce(p);
-    break;
-  case XT_NODE_DTYPE: xt_pickler_put_global(p, dtype_global(node->dtype)); break;
-  case XT_NODE_DEVICE:
-    xt_pickler_put_global(p, "torch\ndevice\n");
-    xt_pickler_put_text(p, node->device.type, node->device.type_size);
-    xt_pickler_put_int(p, node->device.index);
-    xt_pickler_put_tuple_of(p, 2);
-    xt_pickler_put_reduce(p);
-    break;
+  case XT_NODE_COMPLEX: xt_pickler_put_complex(p, node->complex.re, node->complex.im); break;
+  case XT_NODE_DTYPE: xt_pickler_put_dtype(p, node->dtype); break;
+  case XT_NODE_DEVICE: xt_pickler_put_device(p, node->device.type, node->device.type_size, &node->device.index); break;
   case XT_NODE_LIST: write_list(p, f, node); break;
   case XT_NODE_TUPLE: write_tuple(p, f, node); break;
   case XT_NODE_SET:
@@ -292,7 +307,7 @@ static void write_tree(xt_pickler *p, const forest *f, const xt_node *node) {
     if (node->object->state) write_tree(p, f, node->object->state);
     if (node->object->state) xt_pickler_put_build(p);
     break;
-  case XT_NODE_TENSOR: write_tensor(p, f, node->tensor); break;
+  case XT_NODE_TENSOR: write_tensor(f, node->tensor); break;
   default: REQUIRE(!"a kind that is not made");
   }
 }
@@ -303,17 +318,62 @@ static void compare_text(const char *a, size_t a_size, const char *b, size_t b_s
   REQUIRE(a_size == b_size && !memcmp(a, b, a_size));
 }
 
-static void compare_desc(const forest *f, const xt_checkpoint *c, const xt_tensor_desc *a, const xt_tensor_desc *b) {
-  const xt_storage *storage = &c->storages.list[b->storage];
-  const xt_payload *payload = &f->payloads[a->storage];
-  REQUIRE(a->dtype == b->dtype && a->ndim == b->ndim && a->offset == b->offset && a->requires_grad == b->requires_grad);
-  REQUIRE(!memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes));
-  REQUIRE(!memcmp(a->strides, b->strides, a->ndim * sizeof *a->strides));
-  REQUIRE(storage->bytes == payload->bytes && storage->numel == payload->numel);
-  compare_text(storage->key, storage->key_size, payload->key, strlen(payload->key));
+/* Compares the elements of a view of `memory` with those of a view of what was read. */
+static void compare_values(const uint8_t *memory, const int64_t *from, const uint8_t *read, const int64_t *to,
+                           const int64_t *sizes, uint32_t ndim, size_t item) {
+  int64_t numel = 1;
+  for (uint32_t d = 0; d < ndim; d++) numel *= sizes[d];
+  for (int64_t i = 0; i < numel; i++) {
+    int64_t a = 0, b = 0, rest = i;
+    for (uint32_t d = ndim; d-- > 0; rest /= sizes[d]) a += rest % sizes[d] * from[d], b += rest % sizes[d] * to[d];
+    REQUIRE(!memcmp(memory + (uint64_t)a * item, read + (uint64_t)b * item, item));
+  }
 }
 
-static void compare_trees(const forest *f, const xt_checkpoint *c, const xt_node *a, const xt_node *b) {
+static const uint8_t *record_data(const xt_checkpoint *c, uint32_t storage, const uint8_t *file) {
+  const xt_record *record = c->records[storage];
+  REQUIRE(record && record->data_offset + record->size <= c->file_size);
+  return file + record->data_offset;
+}
+
+static void compare_strides(const xt_tensor_desc *a, const xt_tensor_desc *b) {
+  int64_t step = 1;
+  for (uint32_t d = a->ndim; d-- > 0;) {
+    REQUIRE(b->strides[d] == (a->conj && a->storage != XT_NO_STORAGE ? step : a->strides[d]));
+    step *= a->sizes[d] ? a->sizes[d] : 1;
+  }
+}
+
+/* Views of the same block share a storage, unless only the memory between their elements is written. */
+static void compare_desc(forest *f, const xt_checkpoint *c, const uint8_t *file, const xt_tensor_desc *a,
+                         const xt_tensor_desc *b) {
+  REQUIRE(a->dtype == b->dtype && a->ndim == b->ndim && a->requires_grad == b->requires_grad);
+  REQUIRE(!memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes));
+  compare_strides(a, b);
+  if (a->storage == XT_NO_STORAGE) {
+    REQUIRE(b->storage == XT_NO_STORAGE);
+    return;
+  }
+  const xt_save_plan *plan = f->draft->plan;
+  const xt_save_view *view = &plan->views[a->first_entry - 1];
+  const xt_storage *storage = &c->storages.list[b->storage];
+  char key[24];
+  compare_text(storage->key, storage->key_size, key, xt_decimal(key, view->payload));
+  block *from = &f->blocks[a->storage];
+  uint32_t *read = &from->read[a->neg];
+  bool empty = is_empty(a); /* the offset of an empty view does not matter */
+  if (!a->conj && !plan->compact) {
+    REQUIRE((!*read || *read == b->storage + 1) && storage->bytes == from->bytes);
+    REQUIRE(b->offset == (empty && !a->neg ? 0 : a->offset));
+    *read = b->storage + 1;
+  }
+  size_t item = xt_dtype_get(a->dtype)->size;
+  if (!empty)
+    compare_values(from->data + (uint64_t)a->offset * item, a->strides,
+                   record_data(c, b->storage, file) + (uint64_t)b->offset * item, b->strides, a->sizes, a->ndim, item);
+}
+
+static void compare_trees(forest *f, const xt_checkpoint *c, const uint8_t *file, const xt_node *a, const xt_node *b) {
   REQUIRE(a->kind == b->kind);
   switch (a->kind) {
   case XT_NODE_BOOL: REQUIRE(a->boolean == b->boolean); break;
@@ -333,11 +393,12 @@ static void compare_trees(const forest *f, const xt_checkpoint *c, const xt_node
     compare_text(a->global.name, a->global.name_size, b->global.name, b->global.name_size);
     break;
   case XT_NODE_OBJECT: REQUIRE(a->object->is_new == b->object->is_new); break;
-  case XT_NODE_TENSOR: compare_desc(f, c, a->tensor, b->tensor); break;
+  case XT_NODE_TENSOR: compare_desc(f, c, file, a->tensor, b->tensor); break;
   default: break;
   }
   REQUIRE(xt_child_count(a) == xt_child_count(b));
-  for (size_t i = 0; i < xt_child_count(a); i++) compare_trees(f, c, xt_child_at(a, i).node, xt_child_at(b, i).node);
+  for (size_t i = 0; i < xt_child_count(a); i++)
+    compare_trees(f, c, file, xt_child_at(a, i).node, xt_child_at(b, i).node);
 }
 
 #endif

@@ -29,7 +29,7 @@ static void make_file(int kind, xt_buffer *out) {
   for (int i = 0; i < 2; i++) {
     const char *key = i ? "1" : "0";
     fill_content(key, 1, contents[i], (size_t)bytes[i]);
-    s.payloads[1 - i] = (xt_payload){{key[0]}, XT_uint8, bytes[i], (uint64_t)bytes[i], contents[i]};
+    s.payloads[1 - i] = (xt_payload){{key[0]}, XT_uint8, bytes[i], (uint64_t)bytes[i], contents[i], 0};
     put_tensor(&p, &(tensor_spec){key, XT_uint8, bytes[i], 0, 1, &bytes[i], &one, false});
   }
   xt_pickler_put_appends(&p);

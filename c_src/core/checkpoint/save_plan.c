@@ -1,0 +1,267 @@
+#include "core/checkpoint/save_plan.h"
+
+#include <stdlib.h>
+
+#include "core/base/array.h"
+#include "core/base/decimal.h"
+
+static xt_status no_memory(xt_error *error) {
+  return xt_error_set(error, XT_STATUS_no_memory, "out of memory while planning the save");
+}
+
+/* ---- Views ---- */
+
+static int64_t count_elements(const xt_save_view *view) {
+  int64_t numel = 1;
+  for (int d = 0; d < view->ndim; d++) numel *= view->sizes[d];
+  return numel;
+}
+
+static uint64_t count_bytes(const xt_save_view *view) {
+  return (uint64_t)count_elements(view) * xt_dtype_get(view->dtype)->size;
+}
+
+/* Returns the number of bytes from the first element to the end of the last one. */
+static uint64_t span(const xt_save_view *view) {
+  int64_t last = 0;
+  for (int d = 0; d < view->ndim; d++) {
+    if (!view->sizes[d]) return 0;
+    last += (view->sizes[d] - 1) * view->strides[d];
+  }
+  return (uint64_t)(last + 1) * xt_dtype_get(view->dtype)->size;
+}
+
+static bool is_contiguous(const xt_save_view *view) {
+  int64_t step = 1;
+  for (int d = view->ndim; d-- > 0;) {
+    if (view->sizes[d] == 1) continue;
+    if (view->strides[d] != step) return false;
+    step *= view->sizes[d];
+  }
+  return true;
+}
+
+const char *xt_save_view_problem(const xt_save_view *view) {
+  int64_t last = 0, step;
+  bool empty = false;
+  for (int d = 0; d < view->ndim; d++) {
+    if (view->sizes[d] < 0 || view->strides[d] < 0) return "it has a negative size or stride";
+    empty |= view->sizes[d] == 0;
+    if (view->sizes[d] && (__builtin_mul_overflow(view->sizes[d] - 1, view->strides[d], &step) ||
+                           __builtin_add_overflow(last, step, &last)))
+      return "its shape is too large";
+  }
+  if (!empty && (uint64_t)last >= view->storage_bytes / xt_dtype_get(view->dtype)->size)
+    return "its data is shorter than its shape and strides require";
+  return NULL;
+}
+
+/* Sets `storage` to the memory that is written for the view. */
+static void choose_memory(xt_save_view *view, bool compact) {
+  if (view->untyped) return;
+  if (view->staged) {
+    view->storage = NULL;
+    view->storage_bytes = count_bytes(view);
+    return;
+  }
+  bool whole = view->storage && !compact && view->storage <= view->data &&
+               view->storage_bytes % xt_dtype_get(view->dtype)->size == 0;
+  if (!whole) {
+    view->storage = view->data;
+    view->storage_bytes = span(view);
+  }
+  if (!count_elements(view)) view->data = view->storage; /* the address of an empty tensor can be anywhere */
+}
+
+static void drop(const xt_save_view *view) {
+  if (view->drop) view->drop(view->owner);
+}
+
+bool xt_save_plan_add(xt_save_plan *p, const xt_save_view *view) {
+  if (!xt_array_reserve(&p->views, &p->view_room, p->view_count + 1, sizeof *p->views)) {
+    drop(view);
+    return false;
+  }
+  p->views[p->view_count] = *view;
+  choose_memory(&p->views[p->view_count++], p->compact);
+  return true;
+}
+
+void xt_save_tensor_drop(const xt_save_tensor *t) {
+  for (int i = 0; i < t->view_count; i++) drop(&t->views[i]);
+}
+
+/* ---- Payloads that views share ---- */
+
+/* Sort key. Views of the same `class` can share a storage: they have the same dtype, are a whole number of elements
+ * apart, and are all typed or all untyped. Within a class, views are ordered by address. Staged and empty views never
+ * share a storage. */
+typedef struct {
+  uint32_t class;
+  uintptr_t base;
+  size_t view;
+} sort_key;
+
+enum { REMAINDER_BITS = 8, DTYPE_BITS = 8 };
+enum { UNTYPED, TYPED, ALONE };
+
+static bool is_alone(const xt_save_view *view) { return view->staged || !view->storage_bytes; }
+
+static sort_key key_of(const xt_save_view *view, size_t index) {
+  uintptr_t base = (uintptr_t)view->storage;
+  uint32_t kind = is_alone(view) ? ALONE : view->untyped ? UNTYPED : TYPED;
+  uint32_t class = (kind << DTYPE_BITS | (uint32_t)view->dtype) << REMAINDER_BITS;
+  return (sort_key){class | (uint32_t)(base % xt_dtype_get(view->dtype)->size), base, index};
+}
+
+static int by_memory(const void *a, const void *b) {
+  const sort_key *x = a, *y = b;
+  if (x->class != y->class) return x->class < y->class ? -1 : 1;
+  if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  return x->view < y->view ? -1 : 1;
+}
+
+typedef struct {
+  uintptr_t base, end;
+  size_t number; /* 1 + index of the payload; 0 if it has none yet */
+} group;
+
+/* Sorts the views and joins those that overlap in memory into groups. Returns the number of groups. */
+static size_t group_views(const xt_save_plan *p, sort_key *sorted, group *groups, size_t *group_of) {
+  size_t count = 0;
+  for (size_t i = 0; i < p->view_count; i++) sorted[i] = key_of(&p->views[i], i);
+  qsort(sorted, p->view_count, sizeof *sorted, by_memory);
+  for (size_t i = 0; i < p->view_count; i++) {
+    const xt_save_view *view = &p->views[sorted[i].view];
+    uintptr_t base = sorted[i].base, end = base + view->storage_bytes;
+    bool joins = i && sorted[i].class == sorted[i - 1].class && !is_alone(view) && base < groups[count - 1].end;
+    if (!joins) groups[count++] = (group){base, end, 0};
+    else if (end > groups[count - 1].end) groups[count - 1].end = end;
+    group_of[sorted[i].view] = count - 1;
+  }
+  return count;
+}
+
+static void init_payload(xt_payload *payload, size_t number, const xt_save_plan *p, size_t view, const group *g) {
+  const xt_save_view *first = &p->views[view];
+  xt_decimal(payload->key, number); /* the payload is zeroed, so the key is terminated */
+  payload->dtype = first->dtype;
+  payload->bytes = g->end - g->base;
+  payload->data = first->staged ? NULL : (const uint8_t *)g->base;
+  payload->view = view;
+  const xt_dtype_info *info = xt_dtype_get(first->dtype);
+  bool typed = !first->untyped && *info->storage;
+  payload->numel = (int64_t)(payload->bytes / (typed ? info->size : 1)); /* untyped storages count bytes */
+}
+
+/* Creates one payload for each group, in the order in which the first view of the group was added. */
+static bool make_payloads(xt_save_plan *p, sort_key *sorted, group *groups, size_t *group_of) {
+  p->payloads = calloc(group_views(p, sorted, groups, group_of) + 1, sizeof *p->payloads);
+  if (!p->payloads) return false;
+  for (size_t i = 0; i < p->view_count; i++) {
+    xt_save_view *view = &p->views[i];
+    group *g = &groups[group_of[i]];
+    if (!g->number) {
+      init_payload(&p->payloads[p->count], p->count, p, i, g);
+      g->number = ++p->count;
+    }
+    view->payload = g->number - 1;
+    if (!view->staged) view->offset = (int64_t)(((uintptr_t)view->data - g->base) / xt_dtype_get(view->dtype)->size);
+  }
+  return true;
+}
+
+xt_status xt_save_plan_share(xt_save_plan *p, xt_error *error) {
+  sort_key *sorted = calloc(p->view_count + 1, sizeof *sorted);
+  group *groups = calloc(p->view_count + 1, sizeof *groups);
+  size_t *group_of = calloc(p->view_count + 1, sizeof *group_of);
+  bool made = sorted && groups && group_of && make_payloads(p, sorted, groups, group_of);
+  free(sorted);
+  free(groups);
+  free(group_of);
+  return made ? XT_STATUS_ok : no_memory(error);
+}
+
+/* ---- Named tensors ---- */
+
+enum { NAME_IN_MESSAGE = 200 };
+
+static int message_size(size_t size) { return (int)(size < NAME_IN_MESSAGE ? size : NAME_IN_MESSAGE); }
+
+xt_status xt_save_plan_add_named(xt_save_plan *p, const char *name, size_t size, const xt_save_tensor *t,
+                                 xt_error *error) {
+  const char *refused = p->format->refuses(t);
+  if (refused) {
+    xt_save_tensor_drop(t);
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "%.*s: %s does not support %s; use another format or convert the tensor first",
+                        message_size(size), name, p->format->name, refused);
+  }
+  char *text = xt_arena_text(&p->arena, name, size);
+  if (!xt_save_plan_add(p, &t->views[0]) || !text ||
+      !xt_array_reserve(&p->names, &p->name_room, p->view_count, sizeof *p->names))
+    return no_memory(error);
+  p->names[p->view_count - 1] = (xt_save_name){text, size};
+  return XT_STATUS_ok;
+}
+
+typedef struct {
+  uintptr_t from, to;
+  size_t index;
+} memory_range;
+
+static int by_address(const void *a, const void *b) {
+  const memory_range *x = a, *y = b;
+  return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Fails if two tensors overlap in memory: the format cannot represent that. */
+static xt_status check_overlaps(const xt_save_plan *p, xt_error *error) {
+  size_t count = 0;
+  memory_range *ranges = calloc(p->view_count + 1, sizeof *ranges);
+  xt_status status = XT_STATUS_ok;
+  if (!ranges) return no_memory(error);
+  for (size_t i = 0; i < p->view_count; i++) {
+    uintptr_t data = (uintptr_t)p->views[i].data;
+    uint64_t bytes = p->views[i].staged ? 0 : span(&p->views[i]);
+    if (bytes) ranges[count++] = (memory_range){data, data + bytes, i};
+  }
+  qsort(ranges, count, sizeof *ranges, by_address);
+  for (size_t i = 1; i < count && status == XT_STATUS_ok; i++) {
+    const xt_save_name *a = &p->names[ranges[i - 1].index], *b = &p->names[ranges[i].index];
+    if (ranges[i].from < ranges[i - 1].to)
+      status = xt_error_set(error, XT_STATUS_bad_argument,
+                            "%.*s and %.*s share memory, which %s cannot represent; save only one of them, or write "
+                            "the bytes twice with duplicate: true",
+                            message_size(a->size), a->text, message_size(b->size), b->text, p->format->name);
+  }
+  free(ranges);
+  return status;
+}
+
+xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *error) {
+  p->payloads = calloc(p->view_count + 1, sizeof *p->payloads);
+  if (!p->payloads || p->metadata.failed) return no_memory(error);
+  for (size_t i = 0; i < p->view_count; i++) {
+    const xt_save_view *view = &p->views[i];
+    xt_payload *payload = &p->payloads[p->count++];
+    *payload = (xt_payload){.dtype = view->dtype, .numel = count_elements(view), .bytes = count_bytes(view), .view = i};
+    if (!view->staged && payload->bytes && is_contiguous(view)) payload->data = view->data;
+  }
+  return duplicate ? XT_STATUS_ok : check_overlaps(p, error);
+}
+
+void xt_save_plan_put_metadata(xt_save_plan *p, const void *text, size_t size) {
+  xt_buffer_put(&p->metadata, &size, sizeof size);
+  xt_buffer_put(&p->metadata, text, size);
+}
+
+void xt_save_plan_free(xt_save_plan *p) {
+  for (size_t i = 0; i < p->view_count; i++) drop(&p->views[i]);
+  free(p->views);
+  free(p->payloads);
+  free(p->names);
+  xt_buffer_free(&p->pickle);
+  xt_buffer_free(&p->metadata);
+  xt_arena_free(&p->arena);
+}

@@ -1,0 +1,119 @@
+#include "nif/save_tensor.h"
+
+#include "core/tensor/desc.h"
+#include "nif/tensor.h"
+
+static void drop_tensor(void *owner) { xt_tensor_drop(owner); }
+
+/* Takes over the reference to the handle. */
+static void add_view(xt_save_tensor *t, xt_tensor *handle) {
+  const xt_tensor_info *info = &handle->info;
+  t->views[t->view_count++] = (xt_save_view){.dtype = info->dtype,
+                                             .ndim = info->ndim,
+                                             .sizes = info->sizes,
+                                             .strides = info->strides,
+                                             .data = info->data,
+                                             .storage = info->storage,
+                                             .storage_bytes = info->storage_bytes,
+                                             .device = info->device,
+                                             .staged = !info->plain || info->device.type != XT_DEVICE_CPU,
+                                             .owner = handle,
+                                             .drop = drop_tensor};
+}
+
+/* Calls an operator with one argument and one result. */
+static xt_status call_op(const char *name, xt_tensor *tensor, xt_value *out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value arg = {.kind = XT_VALUE_TENSOR, .tensor = tensor}, *results;
+  xt_op_call op = {.name = name, .args = &arg, .arg_count = 1};
+  size_t count = 0;
+  *out = (xt_value){.kind = XT_VALUE_NIL};
+  xt_status status = xt_torch->op(&op, &arena, &results, &count, error);
+  if (status == XT_STATUS_ok && count) *out = results[0];
+  xt_arena_free(&arena);
+  return status;
+}
+
+/* Adds the results of the operators, a list that NULL ends, as views. */
+static xt_status add_parts(xt_save_tensor *t, xt_tensor *tensor, const char *const *names, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  for (; *names && status == XT_STATUS_ok; names++) {
+    xt_value part;
+    status = call_op(*names, tensor, &part, error);
+    if (status == XT_STATUS_ok) add_view(t, part.tensor);
+  }
+  return status;
+}
+
+static xt_status add_sparse(xt_save_tensor *t, xt_tensor *tensor, xt_error *error) {
+  static const char *const coo[] = {"aten::_indices", "aten::_values", NULL};
+  static const char *const rows[] = {"aten::crow_indices", "aten::col_indices", "aten::values", NULL};
+  static const char *const columns[] = {"aten::ccol_indices", "aten::row_indices", "aten::values", NULL};
+  const char *const *parts = t->layout == XT_LAYOUT_COO                                 ? coo
+                             : t->layout == XT_LAYOUT_CSR || t->layout == XT_LAYOUT_BSR ? rows
+                             : t->layout == XT_LAYOUT_CSC || t->layout == XT_LAYOUT_BSC ? columns
+                                                                                        : NULL;
+  if (!parts)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "tensors of this layout cannot be saved; convert the tensor with \"to_dense\" first");
+  t->kind = XT_SAVE_SPARSE;
+  xt_status status = add_parts(t, tensor, parts, error);
+  if (status != XT_STATUS_ok || t->layout != XT_LAYOUT_COO) return status;
+  xt_value coalesced;
+  status = call_op("aten::is_coalesced", tensor, &coalesced, error);
+  t->coalesced = coalesced.kind == XT_VALUE_BOOL && coalesced.boolean;
+  return status;
+}
+
+static xt_status add_quantized(xt_save_tensor *t, xt_tensor *tensor, xt_error *error) {
+  static const char *const integers[] = {"aten::int_repr", NULL};
+  static const char *const channels[] = {"aten::q_per_channel_scales", "aten::q_per_channel_zero_points", NULL};
+  xt_value value, zero;
+  t->kind = XT_SAVE_QUANTIZED;
+  xt_status status = add_parts(t, tensor, integers, error);
+  if (status != XT_STATUS_ok) return status;
+  if (tensor->info.scheme == XT_SCHEME_PER_CHANNEL) {
+    status = add_parts(t, tensor, channels, error);
+    if (status == XT_STATUS_ok) status = call_op("aten::q_per_channel_axis", tensor, &value, error);
+    if (status == XT_STATUS_ok) t->axis = value.integer;
+    return status;
+  }
+  if (tensor->info.scheme != XT_SCHEME_PER_TENSOR)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "tensors of this quantization scheme cannot be saved; use \"dequantize\" first");
+  status = call_op("aten::q_scale", tensor, &value, error);
+  if (status == XT_STATUS_ok) status = call_op("aten::q_zero_point", tensor, &zero, error);
+  if (status != XT_STATUS_ok) return status;
+  t->scale = value.number;
+  t->zero_point = zero.integer;
+  return status;
+}
+
+xt_status xt_save_tensor_describe(xt_tensor *handle, xt_save_tensor *out, xt_error *error) {
+  const xt_tensor_info *info = &handle->info;
+  out->kind = XT_SAVE_STRIDED;
+  out->dtype = info->dtype;
+  out->layout = info->layout;
+  out->requires_grad = handle->requires_grad;
+  out->ndim = info->ndim;
+  out->sizes = info->sizes;
+  out->strides = info->strides;
+  out->view_count = 0;
+  xt_status status = XT_STATUS_ok;
+  if (info->layout != XT_LAYOUT_STRIDED) status = add_sparse(out, handle, error);
+  else if (info->device.type == XT_DEVICE_META) out->kind = XT_SAVE_META;
+  else if (info->scheme) status = add_quantized(out, handle, error);
+  else add_view(out, xt_tensor_keep(handle));
+  if (status != XT_STATUS_ok) xt_save_tensor_drop(out);
+  return status;
+}
+
+xt_status xt_save_tensor_fetch(const xt_save_view *view, xt_tensor **fetched, xt_error *error) {
+  xt_status status = xt_torch->tensor_plain(view->owner, fetched, error);
+  if (status != XT_STATUS_ok) return status;
+  status = xt_tensor_check_memory(view->owner, error);
+  if (status == XT_STATUS_ok) return status;
+  xt_tensor_drop(*fetched);
+  *fetched = NULL;
+  return status;
+}

@@ -1,0 +1,15 @@
+/* Describes LibTorch's tensors for a save. */
+#ifndef XT_NIF_SAVE_TENSOR_H
+#define XT_NIF_SAVE_TENSOR_H
+
+#include "core/checkpoint/save_plan.h"
+#include "torch/torch.h"
+
+/* Describes a tensor, and asks LibTorch for the parts of a sparse or quantized one. The views own references to the
+ * tensors that they are views of; the sizes of the tensor are valid as long as its handle. */
+xt_status xt_save_tensor_describe(xt_tensor *handle, xt_save_tensor *out, xt_error *error);
+
+/* Converts the view of a payload to plain contiguous CPU memory. The caller drops *fetched. */
+xt_status xt_save_tensor_fetch(const xt_save_view *view, xt_tensor **fetched, xt_error *error);
+
+#endif
