@@ -1,5 +1,4 @@
-#include "nif/export.h"
-
+/* The implementation behind include/extorch.h. */
 #include <stdio.h>
 #include <stdlib.h>
 

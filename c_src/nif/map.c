@@ -1,4 +1,4 @@
-#include "nif/map.h"
+#include "nif/term.h"
 
 #include <stdint.h>
 #include <string.h>

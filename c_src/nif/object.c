@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "nif/checkpoint.h"
-#include "nif/map.h"
 #include "nif/table.h"
 
 /* ---- Leaves ---- */

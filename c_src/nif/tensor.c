@@ -3,7 +3,6 @@
 #include "core/memory/memory.h"
 #include "core/os/exit_guard.h"
 #include "core/os/mapping.h"
-#include "nif/export.h"
 #include "nif/table.h"
 #include "nif/term.h"
 

@@ -68,4 +68,7 @@ xt_status xt_tensor_check_memory(const xt_tensor *tensor, xt_error *error);
 /* Same as xt_make_result, for a tensor. Takes ownership of the reference to the handle. */
 ERL_NIF_TERM xt_make_tensor_result(ErlNifEnv *env, xt_status status, xt_tensor *handle, const xt_error *error);
 
+/* The dyncall of the tensor resource (export.c): fills an extorch_export, for include/extorch.h. */
+void xt_export_tensor(ErlNifEnv *env, void *resource, void *export_data);
+
 #endif

@@ -168,6 +168,10 @@ ERL_NIF_TERM xt_make_dim_list(ErlNifEnv *env, const int64_t *dims, int ndim);
 ERL_NIF_TERM xt_make_text(ErlNifEnv *env, const char *text, size_t size); /* nil if a large text cannot be allocated */
 ERL_NIF_TERM xt_make_struct(ErlNifEnv *env, const ERL_NIF_TERM *keys, const ERL_NIF_TERM *values, size_t count);
 
+/* Makes a map of any size in linear time (map.c). If a key occurs twice, the later value is used. The arrays are
+ * changed. Returns false if out of memory. */
+bool xt_make_map(ErlNifEnv *env, ERL_NIF_TERM *keys, ERL_NIF_TERM *values, size_t count, ERL_NIF_TERM *out);
+
 /* {:ok, value, bytes}, where bytes is the native memory that the call allocated (see ExTorch.Memory). */
 ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value);
 
