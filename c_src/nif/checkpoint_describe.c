@@ -77,15 +77,8 @@ int64_t xt_tensor_desc_bytes(const xt_tensor_desc *t) {
   return bytes;
 }
 
-static ERL_NIF_TERM make_kind(const xt_checkpoint *c, const xt_tensor_desc *t) {
-  switch (t->layout) {
-  case XT_LAYOUT_COO: return xt_am_sparse_coo;
-  case XT_LAYOUT_CSR: return xt_am_sparse_csr;
-  case XT_LAYOUT_CSC: return xt_am_sparse_csc;
-  case XT_LAYOUT_BSR: return xt_am_sparse_bsr;
-  case XT_LAYOUT_BSC: return xt_am_sparse_bsc;
-  default: break;
-  }
+static ERL_NIF_TERM make_kind(ErlNifEnv *env, const xt_checkpoint *c, const xt_tensor_desc *t) {
+  if (t->layout != XT_LAYOUT_STRIDED) return enif_make_atom(env, xt_layout_name(t->layout));
   if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) return xt_am_meta;
   return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
 }
@@ -108,7 +101,7 @@ static bool make_entry(entry_maker *m, size_t i, ERL_NIF_TERM *out) {
       make_device(m, located),
       xt_make_dtype(t->dtype),
       enif_make_uint64(env, i),
-      make_kind(c, t),
+      make_kind(env, c, t),
       make_name(m, entry),
       enif_make_int64(env, xt_tensor_desc_bytes(t)),
       enif_make_int64(env, t->offset),

@@ -84,11 +84,6 @@
   X(value)          \
   X(need)           \
   X(all)            \
-  X(sparse_coo)     \
-  X(sparse_csr)     \
-  X(sparse_csc)     \
-  X(sparse_bsr)     \
-  X(sparse_bsc)     \
   X(quantized)      \
   X(header)         \
   X(open)           \

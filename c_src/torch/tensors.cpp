@@ -48,7 +48,7 @@ namespace {
 xt_tensor_info describe(const at::Tensor &tensor) {
   xt_tensor_info info = {};
   if (tensor.is_nested()) fail(XT_STATUS_unsupported, "nested tensors are not supported; use their values");
-  if (tensor.dim() > XT_MAX_DIMS) fail(XT_STATUS_unsupported, "tensors with more than 64 dimensions are not supported");
+  if (tensor.dim() > XT_MAX_DIMS) fail(XT_STATUS_unsupported, "tensors with " XT_TOO_MANY_DIMS " are not supported");
   info.dtype = xt_dtype_from_torch(static_cast<int>(tensor.scalar_type()));
   if (info.dtype == XT_DTYPE_COUNT)
     fail(XT_STATUS_unsupported,

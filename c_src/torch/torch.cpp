@@ -30,11 +30,7 @@ std::string first_paragraph(std::string text) {
 
 xt_status set_torch_error(xt_error *error, const char *message) {
   switch (host->alloc_status()) {
-  case XT_STATUS_limit:
-    xt_error_set(error, XT_STATUS_limit,
-                 "the native memory budget is exceeded; release tensors or raise `config :extorch, budget:`");
-    error->collect = true;
-    return error->status;
+  case XT_STATUS_limit: return xt_error_budget(error);
   case XT_STATUS_no_memory: return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
   default: break;
   }

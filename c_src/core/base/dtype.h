@@ -11,7 +11,8 @@ extern "C" {
 #endif
 
 /* Maximum number of dimensions of a tensor, in all formats. */
-enum { XT_MAX_DIMS = 64 };
+#define XT_MAX_DIMS 64
+#define XT_TOO_MANY_DIMS "more than 64 dimensions"
 
 typedef enum {
 #define XT_DTYPE(name, ...) XT_##name,

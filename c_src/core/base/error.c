@@ -26,6 +26,13 @@ xt_status xt_error_at(xt_error *error, xt_status status, int64_t offset, const c
   return status;
 }
 
+xt_status xt_error_budget(xt_error *error) {
+  xt_error_set(error, XT_STATUS_limit,
+               "the native memory budget is exceeded; release tensors or raise `config :extorch, budget:`");
+  error->collect = true;
+  return error->status;
+}
+
 const char *xt_status_name(xt_status status) {
 #define XT_STATUS_NAME(name) #name,
   static const char *const names[] = {XT_STATUSES(XT_STATUS_NAME)};

@@ -52,6 +52,9 @@ xt_status xt_error_set(xt_error *error, xt_status status, const char *format, ..
 xt_status xt_error_at(xt_error *error, xt_status status, int64_t offset, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Sets the error of an allocation that the budget does not permit. The caller may collect garbage and try again. */
+xt_status xt_error_budget(xt_error *error);
+
 const char *xt_status_name(xt_status status);
 
 #ifdef __cplusplus

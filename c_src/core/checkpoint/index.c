@@ -57,16 +57,9 @@ typedef struct {
 
 static void put(text_buffer *out, const char *text, size_t size) {
   if (!size) return;
-  if (out->size + size > out->capacity) {
-    size_t capacity = 2 * (out->size + size) + 64;
-    char *grown = NULL;
-    if (xt_allowance_take(out->allowance, capacity - out->capacity)) grown = realloc(out->text, capacity);
-    if (!grown) {
-      out->failed = true;
-      return;
-    }
-    out->text = grown;
-    out->capacity = capacity;
+  if (!xt_allowance_reserve(out->allowance, &out->text, &out->capacity, out->size + size, 1)) {
+    out->failed = true;
+    return;
   }
   memcpy(out->text + out->size, text, size);
   out->size += size;

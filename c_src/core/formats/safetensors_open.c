@@ -46,7 +46,7 @@ static bool read_shape(xt_json *j, tensor_header *t) {
   t->ndim = 0;
   if (!xt_json_array(j)) return false;
   while (xt_json_item(j)) {
-    if (t->ndim == XT_MAX_DIMS) return xt_json_fail(j, "a tensor has more than 64 dimensions");
+    if (t->ndim == XT_MAX_DIMS) return xt_json_fail(j, "a tensor has " XT_TOO_MANY_DIMS);
     if (!xt_json_integer(j, &t->sizes[t->ndim])) return false;
     if (t->sizes[t->ndim++] < 0) return xt_json_fail(j, "a size in a shape is negative");
   }

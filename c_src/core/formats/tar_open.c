@@ -259,7 +259,7 @@ static xt_status read_tensor(xt_opening *o, const work *w, xt_cursor *in, xt_err
   if (!label) return xt_opening_no_memory(error);
   uint64_t ndim = xt_cursor_le(in, 4);
   xt_cursor_take(in, 4);
-  if (ndim > XT_MAX_DIMS) return corrupt(at, error, "a tensor has more than 64 dimensions");
+  if (ndim > XT_MAX_DIMS) return corrupt(at, error, "a tensor has " XT_TOO_MANY_DIMS);
   for (uint64_t d = 0; d < ndim; d++) sizes[d] = (int64_t)xt_cursor_le(in, 8);
   for (uint64_t d = 0; d < ndim; d++) strides[d] = (int64_t)xt_cursor_le(in, 8);
   int64_t offset = (int64_t)xt_cursor_le(in, 8);

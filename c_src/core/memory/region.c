@@ -52,12 +52,7 @@ xt_status xt_region_map(const xt_file *file, xt_region **out, xt_error *error) {
 }
 
 xt_status xt_region_refused(xt_error *error) {
-  if (xt_memory_refused() == XT_REFUSED_BUDGET) {
-    xt_error_set(error, XT_STATUS_limit,
-                 "the native memory budget is exceeded; release tensors or raise `config :extorch, budget:`");
-    error->collect = true;
-    return error->status;
-  }
+  if (xt_memory_refused() == XT_REFUSED_BUDGET) return xt_error_budget(error);
   return xt_error_set(error, XT_STATUS_no_memory, "the system is out of memory");
 }
 

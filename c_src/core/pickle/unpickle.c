@@ -34,18 +34,9 @@ xt_status xt_unpickler_no_memory(xt_unpickler *u) {
 
 /* ---- Stack ---- */
 
-/* Grows the stack or the memo. What it takes from the allowance is returned at the end of the pickle. */
-static bool grow(xt_unpickler *u, xt_node ***array, size_t *room, size_t new_room) {
-  if (!xt_allowance_take(u->arena->allowance, (new_room - *room) * sizeof **array)) return false;
-  u->taken += (new_room - *room) * sizeof **array;
-  xt_node **grown = realloc(*array, new_room * sizeof *grown);
-  if (!grown) return false;
-  *array = grown;
-  *room = new_room;
-  return true;
+bool xt_unpickler_grow(xt_unpickler *u) {
+  return xt_allowance_reserve(u->arena->allowance, &u->stack, &u->room, u->top + 1, sizeof *u->stack);
 }
-
-bool xt_unpickler_grow(xt_unpickler *u) { return grow(u, &u->stack, &u->room, u->room ? 2 * u->room : 256); }
 
 xt_status xt_unpickler_find_mark(xt_unpickler *u, size_t *first) {
   for (size_t at = u->top; at-- > 0;)
@@ -85,10 +76,10 @@ static xt_status memo_put(xt_unpickler *u, uint64_t index) {
   if (!node || node == &u->mark) return xt_unpickler_corrupt(u, "stack underflow");
   if (index < u->memo_room || index <= u->memo_count + MAX_DENSE_GAP) {
     if (index >= u->memo_room) {
-      size_t old_room = u->memo_room, room = old_room ? old_room : 1024;
-      while (room <= index) room *= 2;
-      if (!grow(u, &u->memo, &u->memo_room, room)) return xt_unpickler_no_memory(u);
-      memset(u->memo + old_room, 0, (room - old_room) * sizeof *u->memo);
+      size_t room = u->memo_room;
+      if (!xt_allowance_reserve(u->arena->allowance, &u->memo, &u->memo_room, index + 1, sizeof *u->memo))
+        return xt_unpickler_no_memory(u);
+      memset(u->memo + room, 0, (u->memo_room - room) * sizeof *u->memo);
     }
     if (!u->memo[index]) u->memo_count++;
     u->memo[index] = node;
@@ -266,6 +257,6 @@ xt_status xt_unpickle(const uint8_t *data, size_t size, xt_rebuild *rebuild, siz
   free(u.stack);
   free(u.memo);
   xt_table_free(&u.far_memo);
-  xt_allowance_return(u.arena->allowance, u.taken);
+  xt_allowance_return(u.arena->allowance, (u.room + u.memo_room) * sizeof(xt_node *));
   return status;
 }

@@ -21,7 +21,6 @@ typedef struct {
   xt_error *error;
   xt_node **stack;
   size_t top, room; /* of the stack */
-  uint64_t taken;   /* bytes that stack and memo have taken from the allowance */
   xt_node **memo;
   size_t memo_room, memo_count;
   xt_table far_memo; /* index → node; the keys are in the arena */
