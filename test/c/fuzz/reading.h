@@ -72,7 +72,7 @@ static void check_tensor(const xt_checkpoint *c, const xt_tensor_desc *t) {
     REQUIRE(t->storage == XT_NO_STORAGE);
     return;
   }
-  REQUIRE(shape <= INT64_MAX && bytes <= (wide)c->limits.tensor_bytes);
+  REQUIRE(shape <= INT64_MAX && bytes <= (wide)c->storages.max_tensor_bytes);
   if (t->storage == XT_NO_STORAGE) return;
   REQUIRE(t->storage < c->storages.count && t->offset >= 0);
   const xt_storage *storage = &c->storages.list[t->storage];
