@@ -24,6 +24,8 @@ defmodule ExTorch.MixProject do
       # Optional dependencies may come from ERL_LIBS instead of Hex: keep them in the code path.
       prune_code_paths: false,
       make_clean: ["clean"],
+      # ExTorch.CLI starts the application, once the libraries are where they can be loaded from.
+      escript: [main_module: ExTorch.CLI, name: "extorch", app: nil, include_priv_for: [:extorch]],
       name: "ExTorch",
       description: "Reads and writes PyTorch checkpoints, and calls LibTorch, from Elixir",
       source_url: @source_url,
@@ -87,6 +89,7 @@ defmodule ExTorch.MixProject do
         Streams: ~r/^ExTorch\.Streaming/,
         Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
         "LibTorch archives": ~r/^ExTorch\.Archive/,
+        "Comparing and command line": [ExTorch.Diff, ExTorch.Diff.Change, ExTorch.CLI],
         Operation: [ExTorch.Config, ExTorch.Error, ExTorch.Telemetry]
       ]
     ]

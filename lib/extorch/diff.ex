@@ -49,6 +49,9 @@ defmodule ExTorch.Diff do
   def equal?(%__MODULE__{} = diff),
     do: {diff.changed, diff.only_a, diff.only_b, diff.values} == {[], [], [], []}
 
+  @doc false
+  defdelegate lines(diff, max), to: ExTorch.Diff.Lines
+
   # ---- Comparing ----
 
   @doc false
@@ -214,80 +217,10 @@ defmodule ExTorch.Diff do
 end
 
 defimpl Inspect, for: ExTorch.Diff do
-  alias ExTorch.Diff.Change
-
-  @max_names 10
-
   def inspect(diff, _opts) do
-    lines =
-      names("only in a", diff.only_a) ++
-        names("only in b", diff.only_b) ++
-        values(diff.values) ++ changes(diff.changed) ++ [summary(diff)]
-
-    case lines do
+    case ExTorch.Diff.lines(diff, 10) do
       [summary] -> "#ExTorch.Diff<#{summary}>"
-      _ -> "#ExTorch.Diff<\n#{Enum.map_join(lines, "\n", &"  #{&1}")}\n>"
+      lines -> "#ExTorch.Diff<\n#{Enum.map_join(lines, "\n", &"  #{&1}")}\n>"
     end
-  end
-
-  defp names(_title, []), do: []
-  defp names(title, names), do: ["#{title}:" | shown(names, &"  #{&1}")]
-
-  defp values([]), do: []
-
-  defp values(values) do
-    [
-      "values:"
-      | shown(values, fn value -> "  #{value.name}: #{side(value, :a)} → #{side(value, :b)}" end)
-    ]
-  end
-
-  defp side(value, key) do
-    case value do
-      %{^key => term} -> Kernel.inspect(term, limit: 5, printable_limit: 40)
-      _ -> "none"
-    end
-  end
-
-  # The largest differences come last, where they are seen.
-  defp changes([]), do: []
-
-  defp changes(changed) do
-    [
-      "changed:"
-      | changed |> Enum.sort_by(&weight/1) |> last(&"  #{&1.name}: #{Change.describe(&1)}")
-    ]
-  end
-
-  defp weight(%{what: [:shape | _]}), do: {2, 0}
-  defp weight(%{max: :infinity}), do: {1, 0}
-  defp weight(%{max: max}), do: {0, max || 0}
-
-  defp shown(list, fun) do
-    more = length(list) - @max_names
-    Enum.map(Enum.take(list, @max_names), fun) ++ if(more > 0, do: ["  … #{more} more"], else: [])
-  end
-
-  defp last(list, fun) do
-    more = length(list) - @max_names
-
-    if(more > 0, do: ["  … #{more} more"], else: []) ++
-      Enum.map(Enum.take(list, -@max_names), fun)
-  end
-
-  defp summary(diff) do
-    counts =
-      for {key, word} <- [
-            equal: "equal",
-            changed: "changed",
-            only_a: "only in a",
-            only_b: "only in b",
-            values: "other values differ"
-          ],
-          count = length(Map.fetch!(diff, key)),
-          count > 0 or key == :equal,
-          do: "#{count} #{word}"
-
-    Enum.join(counts, ", ")
   end
 end

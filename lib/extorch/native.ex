@@ -28,7 +28,8 @@ defmodule ExTorch.Native do
   # module that refused it would be gone once its old code is purged.
   @doc false
   def load do
-    dir = :code.priv_dir(:extorch) |> priv_dir()
+    # An escript sets :priv_dir (ExTorch.CLI.Escript).
+    dir = Application.get_env(:extorch, :priv_dir) || priv_dir(:code.priv_dir(:extorch))
     threads = Application.get_env(:extorch, :num_threads, 0)
     digest = digest(dir)
     running = :persistent_term.get(@digest_key, digest)

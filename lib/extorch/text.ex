@@ -29,11 +29,18 @@ defmodule ExTorch.Text do
   @spec name(String.t()) :: String.t()
   def name(""), do: ~s("")
 
-  def name(name) do
+  def name(name), do: if(ascii?(name), do: name, else: other_name(name))
+
+  defp other_name(name) do
     if String.valid?(name) and not String.match?(name, controls()),
       do: name,
       else: name |> inspect(printable_limit: :infinity) |> escape()
   end
+
+  # Most names are short and printable ASCII: files have many thousands of them.
+  @spec ascii?(String.t()) :: boolean()
+  def ascii?(<<char, rest::binary>>) when char in 0x20..0x7E, do: ascii?(rest)
+  def ascii?(rest), do: rest == ""
 
   # inspect/2 leaves characters that change the direction of text as they are.
   defp escape(text) do

@@ -30,9 +30,10 @@ defmodule ExTorch.Checkpoint.Summary do
   defp sort(entries, :size), do: Enum.sort_by(entries, &{-&1.nbytes, &1.index})
 
   # `named` contains {parts of the name below this level, entry}.
-  defp tree(named, level, options) do
-    named
-    |> group()
+  defp tree(named, level, options), do: named |> group() |> tree_groups(level, options)
+
+  defp tree_groups(groups, level, options) do
+    groups
     |> sort_groups(options.sort)
     |> Enum.flat_map(fn
       {name, [{[_], entry}]} -> [leaf(entry, name, level)]
@@ -42,10 +43,15 @@ defmodule ExTorch.Checkpoint.Summary do
 
   # Groups by the first part, in the order in which the parts come first.
   defp group(named) do
-    groups = Enum.group_by(named, fn {[part | _], _} -> part end)
+    {groups, order} =
+      Enum.reduce(named, {%{}, []}, fn {[part | _], _} = item, {groups, order} ->
+        case groups do
+          %{^part => items} -> {%{groups | part => [item | items]}, order}
+          _ -> {Map.put(groups, part, [item]), [part | order]}
+        end
+      end)
 
-    for part <- Enum.uniq(Enum.map(named, fn {[part | _], _} -> part end)),
-        do: {part, groups[part]}
+    Enum.reduce(order, [], fn part, list -> [{part, Enum.reverse(groups[part])} | list] end)
   end
 
   defp sort_groups(groups, :file), do: groups
@@ -57,28 +63,26 @@ defmodule ExTorch.Checkpoint.Summary do
 
   defp branch(name, inside, level, options) do
     {leaves, deeper} = Enum.split_with(inside, &match?({[_], _}, &1))
-    all = entries(inside)
+    own = for {_, entry} <- leaves, do: leaf(entry, name, level)
+    own ++ inside(name, deeper, own == [], level, options)
+  end
 
-    cond do
-      # A module with one child is on one line with it.
-      leaves == [] and match?([_], group(drop(inside))) ->
-        [{child, rest}] = group(drop(inside))
+  defp inside(_name, [], _alone?, _level, _options), do: []
+
+  # A module with one child is on one line with it.
+  defp inside(name, deeper, alone?, level, options) do
+    case deeper |> drop() |> group() do
+      [{child, rest}] when alone? ->
         joined = for {[_ | parts], entry} <- rest, do: {[name <> "." <> child | parts], entry}
         tree(joined, level, options)
 
-      options.depth != nil and level + 1 >= options.depth ->
-        [module(name, all, level)]
+      _groups when options.depth != nil and level + 1 >= options.depth ->
+        [module(name, entries(deeper), level)]
 
-      true ->
-        own = for {_, entry} <- leaves, do: leaf(entry, name, level)
-        own ++ inside(name, deeper, level, options)
+      groups ->
+        [module(name, entries(deeper), level) | tree_groups(groups, level + 1, options)]
     end
   end
-
-  defp inside(_name, [], _level, _options), do: []
-
-  defp inside(name, deeper, level, options),
-    do: [module(name, entries(deeper), level) | tree(drop(deeper), level + 1, options)]
 
   defp drop(named), do: for({[_ | parts], entry} <- named, do: {parts, entry})
   defp entries(named), do: Enum.map(named, &elem(&1, 1))
@@ -95,25 +99,31 @@ defmodule ExTorch.Checkpoint.Summary do
     {level, Text.name(name), [type, Text.count(Text.elements(entry)), Text.bytes(entry.nbytes)]}
   end
 
-  # Aligns the columns.
+  # Aligns the columns: name and type to the left, numbers to the right.
   @spec format([line()]) :: [iodata()]
   def format(lines) do
     rows =
-      for {level, name, columns} <- lines, do: [String.duplicate("  ", level) <> name | columns]
+      for {level, name, columns} <- lines do
+        for text <- [[String.duplicate("  ", level), name] | columns],
+            text = IO.iodata_to_binary(text),
+            do: {text, width(text)}
+      end
 
-    widths = rows |> Enum.reduce([0, 0, 0, 0], &max_widths/2)
+    widths = Enum.reduce(rows, [0, 0, 0, 0], &max_widths/2)
 
-    for row <- rows do
-      [name, type | numbers] = Enum.zip(row, widths)
-      left = for {text, width} <- [name, type], do: [String.pad_trailing(text, width), "  "]
-      right = for {text, width} <- numbers, do: [String.pad_leading(text, width), "  "]
-      String.trim_trailing(IO.iodata_to_binary([left, right]))
+    for [name, type, elements, {bytes, _} = size] <- rows, [w1, w2, w3, w4] = widths do
+      [elem(name, 0), pad(name, w1), elem(type, 0), pad(type, w2), pad(elements, w3 - 2)] ++
+        [elem(elements, 0), "  ", pad(size, w4 - 2), bytes]
     end
   end
 
-  defp max_widths(row, widths) do
-    for {text, width} <- Enum.zip(row, widths), do: max(String.length(text), width)
-  end
+  defp max_widths(row, widths),
+    do: Enum.zip_with(row, widths, fn {_, n}, width -> max(n, width) end)
+
+  defp width(text), do: if(Text.ascii?(text), do: byte_size(text), else: String.length(text))
+
+  # At least two spaces.
+  defp pad({_, width}, to), do: :binary.copy(" ", to - width + 2)
 
   # Returns lists of the names that share a storage, where there are several.
   @spec shared([Entry.t()]) :: [[String.t()]]

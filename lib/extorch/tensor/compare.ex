@@ -2,10 +2,8 @@ defmodule ExTorch.Tensor.Compare do
   @moduledoc false
   # Compares the values of two tensors of the same shape, a piece at a time, so that memory stays bounded.
 
-  alias ExTorch.{DType, Error, Options, Tensor}
-
-  # Elements per piece. A piece needs a few temporary tensors of 8 or 16 bytes per element.
-  @piece 512 * 1024
+  alias ExTorch.{DType, Options, Tensor}
+  alias ExTorch.Tensor.Pieces
 
   @type stats :: %{
           numel: non_neg_integer(),
@@ -127,10 +125,7 @@ defmodule ExTorch.Tensor.Compare do
   defp int64(%{dtype: :uint64} = tensor), do: ExTorch.op("aten::view.dtype", [tensor, :int64])
   defp int64(tensor), do: Tensor.to(tensor, dtype: :int64)
 
-  defp wide(%{dtype: dtype} = tensor) do
-    target = if DType.kind(dtype) == :complex, do: :complex128, else: :float64
-    Tensor.to(tensor, dtype: target)
-  end
+  defp wide(tensor), do: Pieces.wide(tensor)
 
   defp both(a, b), do: ExTorch.logical_and(a, b)
   defp either(a, b), do: ExTorch.logical_or(a, b)
@@ -138,48 +133,11 @@ defmodule ExTorch.Tensor.Compare do
 
   # ---- Pieces ----
 
-  # Values as LibTorch can compute with them.
-  defp plain(%{device: :meta}) do
-    raise Error.new(:bad_argument, "meta tensors have no values to compare")
+  defp reduce(a, b, acc, fun) do
+    {a, b}
+    |> Pieces.stream()
+    |> Enum.reduce_while(acc, fn {x, y}, acc -> fun.(x, y, acc) end)
   end
 
-  defp plain(tensor) do
-    cond do
-      DType.kind(tensor.dtype) == :quant -> ExTorch.op("dequantize", [tensor])
-      Tensor.strides(tensor) == nil -> ExTorch.op("to_dense", [tensor])
-      true -> tensor
-    end
-  end
-
-  # Calls the function with pieces of both tensors, as vectors.
-  defp reduce(a, b, acc, fun), do: a |> pieces(b) |> Enum.reduce_while(acc, &call(&1, &2, fun))
-
-  defp call({x, y}, acc, fun),
-    do: fun.(Tensor.reshape(x, {-1}), Tensor.reshape(y, {-1}), acc)
-
-  defp pieces(a, b) do
-    numel = Tensor.numel(a)
-
-    cond do
-      numel == 0 -> []
-      numel <= @piece -> [{a, b}]
-      true -> rows(a, b, elem(a.shape, 0), div(numel, elem(a.shape, 0)))
-    end
-  end
-
-  # Slices are views: only the values of a piece are copied, if at all.
-  defp rows(a, b, count, size) when size > @piece do
-    Stream.flat_map(0..(count - 1), fn i ->
-      pieces(Tensor.slice(a, [i]), Tensor.slice(b, [i]))
-    end)
-  end
-
-  defp rows(a, b, count, size) do
-    step = div(@piece, size)
-
-    Stream.map(0..div(count - 1, step), fn i ->
-      range = (i * step)..(min((i + 1) * step, count) - 1)
-      {Tensor.slice(a, 0, range), Tensor.slice(b, 0, range)}
-    end)
-  end
+  defp plain(tensor), do: Pieces.plain(tensor)
 end

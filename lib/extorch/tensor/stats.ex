@@ -1,0 +1,121 @@
+defmodule ExTorch.Tensor.Stats do
+  @moduledoc false
+  # Statistics and a histogram of the values of a tensor. Complex numbers are taken by their absolute value.
+
+  alias ExTorch.{DType, Tensor}
+  alias ExTorch.Tensor.Pieces
+
+  @type t :: %{
+          numel: non_neg_integer(),
+          nan: non_neg_integer(),
+          infinite: non_neg_integer(),
+          zeros: non_neg_integer(),
+          min: float() | nil,
+          max: float() | nil,
+          mean: float() | nil,
+          std: float() | nil
+        }
+
+  # min, max, mean and std are those of the finite values.
+  @spec of(Tensor.t()) :: t()
+  def of(tensor) do
+    zero = %{numel: 0, nan: 0, infinite: 0, zeros: 0, min: nil, max: nil, mean: 0.0, m2: 0.0}
+    total = tensor |> pieces() |> Enum.reduce(zero, &merge(&2, piece(&1)))
+    {m2, total} = Map.pop!(total, :m2)
+    count = finite(total)
+
+    if count == 0,
+      do: Map.merge(total, %{mean: nil, std: nil}),
+      else: Map.put(total, :std, :math.sqrt(max(m2 / count, 0.0)))
+  end
+
+  # The counts of NaN and infinite values. Quick for dtypes that have none.
+  @spec non_finite(Tensor.t()) :: {nan :: non_neg_integer(), infinite :: non_neg_integer()}
+  def non_finite(%{dtype: dtype} = tensor) do
+    if DType.kind(dtype) in [:float, :complex] do
+      tensor
+      |> Pieces.plain()
+      |> Pieces.stream()
+      |> Enum.reduce({0, 0}, fn x, {nan, infinite} ->
+        if all_finite?(x),
+          do: {nan, infinite},
+          else: {nan + count("isnan", Pieces.wide(x)), infinite + count("isinf", Pieces.wide(x))}
+      end)
+    else
+      {0, 0}
+    end
+  end
+
+  defp all_finite?(x) do
+    x = if x.dtype in [:float64, :float32, :float16, :bfloat16], do: x, else: Pieces.wide(x)
+    Tensor.to_list(ExTorch.all(ExTorch.op("isfinite", [x])))
+  end
+
+  # Counts of the finite values in `bins` intervals of the same width from min to max.
+  @spec histogram(Tensor.t(), t(), pos_integer()) :: [non_neg_integer()]
+  def histogram(_tensor, %{min: nil}, bins), do: List.duplicate(0, bins)
+
+  def histogram(tensor, %{min: low, max: high}, bins) do
+    tensor
+    |> pieces()
+    |> Stream.map(&ExTorch.op("histc", [finite_values(&1), bins, low, high]))
+    |> Enum.reduce(List.duplicate(0, bins), fn counts, total ->
+      Enum.zip_with(total, Tensor.to_list(counts), &(&1 + round(&2)))
+    end)
+  end
+
+  defp pieces(tensor) do
+    tensor
+    |> Pieces.plain()
+    |> Pieces.stream()
+    |> Stream.map(fn x ->
+      wide = Pieces.wide(x)
+      if wide.dtype == :complex128, do: ExTorch.abs(wide), else: wide
+    end)
+  end
+
+  defp finite_values(x), do: ExTorch.op("masked_select", [x, ExTorch.op("isfinite", [x])])
+
+  defp piece(x) do
+    values = finite_values(x)
+    empty? = Tensor.numel(values) == 0
+    number = &if(empty?, do: nil, else: Tensor.to_list(&1.(values)))
+    mean = number.(&ExTorch.mean/1)
+
+    %{
+      numel: Tensor.numel(x),
+      nan: count("isnan", x),
+      infinite: count("isinf", x),
+      zeros: Tensor.to_list(ExTorch.sum(ExTorch.eq(x, 0))),
+      min: number.(&ExTorch.min/1),
+      max: number.(&ExTorch.max/1),
+      mean: mean || 0.0,
+      m2: number.(fn v -> ExTorch.sum(ExTorch.pow(ExTorch.sub(v, mean), 2)) end) || 0.0
+    }
+  end
+
+  defp count(op, x), do: Tensor.to_list(ExTorch.sum(ExTorch.op(op, [x])))
+  defp finite(stats), do: stats.numel - stats.nan - stats.infinite
+
+  # The mean, and the sum of the squared distances from it, of both parts (Chan's formula).
+  defp merge(a, b) do
+    {n_a, n_b} = {finite(a), finite(b)}
+    n = max(n_a + n_b, 1)
+    delta = b.mean - a.mean
+
+    %{
+      numel: a.numel + b.numel,
+      nan: a.nan + b.nan,
+      infinite: a.infinite + b.infinite,
+      zeros: a.zeros + b.zeros,
+      min: pick(a.min, b.min, &min/2),
+      max: pick(a.max, b.max, &max/2),
+      mean: a.mean + delta * n_b / n,
+      m2: a.m2 + b.m2 + delta * delta * n_a * n_b / n
+    }
+  end
+
+  defp pick(nil, b, _fun), do: b
+  defp pick(a, nil, _fun), do: a
+  defp pick(a, b, fun), do: fun.(a, b)
+end
