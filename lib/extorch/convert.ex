@@ -157,7 +157,9 @@ defmodule ExTorch.Convert do
   defp check_lost(_parts, _selection, _options), do: :ok
 
   defp lost_error(lost) do
-    names = Enum.map_join(Enum.take(lost, @max_names), ", ", fn {name, _} -> inspect(name) end)
+    names =
+      Enum.map_join(Enum.take(lost, @max_names), ", ", fn {name, _} -> Error.quoted(name) end)
+
     more = if length(lost) > @max_names, do: " and #{length(lost) - @max_names} more", else: ""
 
     Error.new(
@@ -211,7 +213,7 @@ defmodule ExTorch.Convert do
         {:error,
          Error.new(
            :bad_argument,
-           "#{inspect(entry.name)} cannot be left out, because it is part of a list, a tuple or an object; " <>
+           "#{Error.quoted(entry.name)} cannot be left out, because it is part of a list, a tuple or an object; " <>
              "use tensors_only: true to convert the other tensors"
          )}
     end

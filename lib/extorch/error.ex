@@ -92,6 +92,14 @@ defmodule ExTorch.Error do
   @spec new(reason(), String.t(), term()) :: t()
   def new(reason, message, source), do: put_path(new(reason, message), source)
 
+  # A name, key or path of a file in a message: printable, and at most a few hundred characters.
+  @doc false
+  @spec quoted(term()) :: String.t()
+  def quoted(term) do
+    text = inspect(term, limit: 20, printable_limit: 300)
+    if byte_size(text) > 1200, do: String.slice(text, 0, 300) <> "…", else: text
+  end
+
   # Sets the path of an error, or of an {:error, error} result, if the source is a path. Returns other results
   # unchanged.
   @doc false

@@ -238,7 +238,7 @@ defmodule ExTorch.Saver do
               else:
                 {:halt,
                  {:error,
-                  Error.new(:bad_argument, "the name #{inspect(name)} is not valid UTF-8")}}
+                  Error.new(:bad_argument, "the name #{Error.quoted(name)} is not valid UTF-8")}}
 
           :error ->
             {:halt,
@@ -259,7 +259,7 @@ defmodule ExTorch.Saver do
   defp tensor_of(_), do: :error
 
   defp unique([{name, _}, {name, _} | _]),
-    do: {:error, Error.new(:bad_argument, "several tensors have the name #{inspect(name)}")}
+    do: {:error, Error.new(:bad_argument, "several tensors have the name #{Error.quoted(name)}")}
 
   defp unique([_ | rest]), do: unique(rest)
   defp unique([]), do: :ok

@@ -33,7 +33,7 @@ defmodule ExTorch.Suggest do
   def hint(names, name, threshold, count) do
     case similar(names, name, threshold, count) do
       [] -> nil
-      names -> "; did you mean #{Enum.map_join(names, ", ", &inspect/1)}?"
+      names -> "; did you mean #{Enum.map_join(names, ", ", &ExTorch.Error.quoted/1)}?"
     end
   end
 

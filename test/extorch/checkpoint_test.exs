@@ -66,6 +66,30 @@ defmodule ExTorch.CheckpointTest do
       assert Checkpoint.tensor!(ckpt, ["a", "b"]).shape == {1}
     end
 
+    test "keys that are large integers: paths find them, messages are short" do
+      key = fn i -> [<<0x8B, 8000::little-32>>, :binary.copy(<<0x55>>, 7999), <<i>>] end
+      pickle = Pickle.make(["}(", for(i <- 1..3, do: [key.(i), Pickle.tensor()]), "u"])
+      ckpt = Checkpoint.open!({:binary, Zip.checkpoint(pickle, %{"0" => <<0::128>>})})
+      assert Checkpoint.keys(ckpt) == ["?", "?", "?"]
+      [entry | _] = Checkpoint.entries(ckpt)
+      assert Checkpoint.tensor!(ckpt, entry.path).shape == {4}
+      assert {:error, %{reason: :ambiguous} = error} = Checkpoint.tensor(ckpt, "?")
+      assert byte_size(error.message) < 4000
+
+      assert {:error, %{reason: :not_found} = error} =
+               Checkpoint.tensor(ckpt, [hd(entry.path) + 1])
+
+      assert byte_size(error.message) < 4000
+    end
+
+    test "records with long names are found" do
+      name = String.duplicate("n", 60_000)
+      data = [{"a/" <> name, "data"} | ExTorch.Test.Hostile.valid_records()]
+      ckpt = Checkpoint.open!({:binary, Zip.make(Enum.reverse(data))})
+      assert name in Checkpoint.records(ckpt)
+      assert Checkpoint.read_record(ckpt, name) == {:ok, "data"}
+    end
+
     test "a tensor at the root" do
       ckpt = Checkpoint.open!("test/fixtures/2.6.0/tensor.pt")
       assert Checkpoint.keys(ckpt) == [""]

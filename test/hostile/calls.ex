@@ -42,7 +42,9 @@ defmodule ExTorch.HostileFiles.Calls do
           do: {:stream, :large, opts}
 
     others =
-      for call <- [:describe, :records, :tensor, :missing, :lazy, :store_keys, :store_auto],
+      for call <-
+            [:describe, :records, :tensor, :missing, :lazy, :store_keys, :store_auto] ++
+              [:inspect, :use],
           do: {call, :path, []}
 
     reads ++
@@ -151,6 +153,24 @@ defmodule ExTorch.HostileFiles.Calls do
          do: {:ok, term |> Streaming.save() |> Enum.reduce(0, &(IO.iodata_length(&1) + &2))}
   end
 
+  # What a program does with a result: printing it, and reading and copying its first tensors.
+  def run({:inspect, :path, opts}, {path, _}) do
+    with {:ok, term} <- ExTorch.load(path, opts), do: {:ok, byte_size(inspect(term))}
+  end
+
+  def run({:use, :path, opts}, {path, _}) do
+    with {:ok, ckpt} <- Checkpoint.open(path, opts) do
+      try do
+        for {_name, tensor} <- ckpt |> Checkpoint.stream() |> Enum.take(20),
+            do: use_tensor(tensor)
+
+        {:ok, nil}
+      after
+        Checkpoint.close(ckpt)
+      end
+    end
+  end
+
   def run({:stream, size, opts}, {_, bytes}) do
     with {:ok, term, _rest} <- Streaming.load(chunks(bytes, size), opts), do: {:ok, term}
   end
@@ -195,6 +215,32 @@ defmodule ExTorch.HostileFiles.Calls do
     end
   end
 
+  # Operators refuse what they cannot do with an error.
+  defp use_tensor(%ExTorch.Tensor{} = tensor) do
+    inspect(tensor)
+
+    if ExTorch.Tensor.numel(tensor) <= 1_000_000 do
+      for op <- ["clone", "add", "to_dense", "sum", "contiguous", "coalesce", "dequantize"] do
+        try do
+          args = if op == "add", do: [tensor, 1], else: [tensor]
+          inspect(ExTorch.op(op, args))
+        rescue
+          _ in [ExTorch.Error, ArgumentError] -> :ok
+        end
+      end
+
+      try do
+        ExTorch.Tensor.to_binary(tensor)
+        ExTorch.Tensor.to_list(tensor)
+        ExTorch.Tensor.equal?(tensor, tensor)
+      rescue
+        _ in [ExTorch.Error, ArgumentError] -> :ok
+      end
+    end
+  end
+
+  defp use_tensor(other), do: inspect(other)
+
   defp read(:open, ckpt), do: {:ok, inspect(ckpt)}
   defp read(:keys, ckpt), do: {:ok, Checkpoint.keys(ckpt)}
   defp read(:entries, ckpt), do: {:ok, Checkpoint.entries(ckpt)}
@@ -223,12 +269,18 @@ defmodule ExTorch.HostileFiles.Calls do
     do: {:ok, {Checkpoint.metadata(ckpt), Checkpoint.records(ckpt), Checkpoint.storages(ckpt)}}
 
   defp read(:records, ckpt) do
-    Enum.reduce_while(Enum.take(Checkpoint.records(ckpt), 50), {:ok, nil}, fn name, _ ->
-      case Checkpoint.read_record(ckpt, name) do
-        {:ok, data} -> {:cont, {:ok, {:data, data}}}
-        {:error, error} -> {:halt, {:error, error}}
+    # The largest is what may be held.
+    Enum.reduce_while(
+      Enum.take(Checkpoint.records(ckpt), 50),
+      {:ok, {:data, ""}},
+      fn name, {:ok, {:data, largest}} ->
+        case Checkpoint.read_record(ckpt, name) do
+          {:ok, data} when byte_size(data) > byte_size(largest) -> {:cont, {:ok, {:data, data}}}
+          {:ok, _data} -> {:cont, {:ok, {:data, largest}}}
+          {:error, error} -> {:halt, {:error, error}}
+        end
       end
-    end)
+    )
   end
 
   defp read(:lazy, ckpt),

@@ -156,6 +156,16 @@ defmodule ExTorch.HostileFiles.References do
            [text(chars(10_000)), keep(0), tensor, keep(1)] ++
              ["}(", copies([get(0), get(1)], n), "u"]
          end},
+        {"large integers as keys of tensors", 8000, 9, 100_000, [:ok, :limit],
+         fn tensor, n ->
+           key = fn i -> [<<0x8B, n::little-32>>, copies(<<0x55>>, n - 1), <<i>>] end
+           ["}(", for(i <- 1..60, do: [key.(i), tensor]), "u"]
+         end},
+        {"names of escapes that two tensors have", 10_000, 1, 100_000, [:ok, :limit, :ambiguous],
+         fn tensor, n ->
+           name = String.duplicate("\e\n\"", n)
+           ["}(", text(name <> ".a"), tensor, text(name), "}", text("a"), tensor, "su"]
+         end},
         {"a set of long bytes above many tensors", 1000, 100, 10_000,
          [:ok, :limit, :unsupported, :corrupt],
          fn tensor, n ->

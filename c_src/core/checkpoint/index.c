@@ -139,7 +139,7 @@ typedef struct {
   text_buffer name;
 } walker;
 
-enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1, MAX_INTEGER = 524280 /* bytes */ };
+enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1, MAX_INTEGER = 8192 /* bytes */ };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while indexing the tensors");
@@ -243,7 +243,8 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
     return add_entry(w, node, to);
   }
   if (node->kind == XT_NODE_BIG && node->text.size > MAX_INTEGER)
-    return xt_error_set(w->error, XT_STATUS_limit, "an integer has %zu bytes; Erlang integers have at most %d",
+    return xt_error_set(w->error, XT_STATUS_limit,
+                        "an integer has %zu bytes; at most %d are supported, because printing larger ones takes long",
                         node->text.size, MAX_INTEGER);
   if (!xt_child_count(node)) return XT_STATUS_ok;
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)

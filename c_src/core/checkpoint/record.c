@@ -1,12 +1,15 @@
 #include "core/checkpoint/record.h"
 
 #include <libdeflate.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/printable.h"
 
-/* The maximum compression ratio of deflate. */
-enum { MAX_RATIO = 1032 };
+enum {
+  MAX_RATIO = 1032, /* the maximum compression ratio of deflate */
+  MAX_NAME = 65535  /* of a record of a zip file */
+};
 
 bool xt_records_reserve(xt_records *records, xt_arena *arena, size_t count, bool named) {
   records->list = xt_arena_alloc(arena, count + 1, sizeof *records->list);
@@ -46,13 +49,15 @@ xt_record *xt_records_add_stored(xt_records *records, const char *name, size_t n
 }
 
 xt_record *xt_records_find(const xt_records *records, const char *name, size_t name_size) {
-  char full[512];
-  size_t *at = NULL;
-  if (records->count && records->root_size + name_size <= sizeof full) {
+  char brief[512], *full = brief;
+  size_t *at = NULL, size = records->root_size + name_size;
+  if (size > sizeof brief) full = size <= MAX_NAME ? malloc(size) : NULL;
+  if (records->count && full) {
     memcpy(full, records->list[0].name, records->root_size);
     memcpy(full + records->root_size, name, name_size);
-    at = xt_table_get(&records->names, full, records->root_size + name_size);
+    at = xt_table_get(&records->names, full, size);
   }
+  if (full != brief) free(full);
   if (!at) at = xt_table_get(&records->names, name, name_size);
   return at ? &records->list[*at] : NULL;
 }

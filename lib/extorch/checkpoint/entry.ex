@@ -39,6 +39,11 @@ defmodule ExTorch.Checkpoint.Entry do
           index: non_neg_integer()
         }
 
+  # Larger integers have no text in names: to convert them takes time that grows with the square of their size.
+  @doc false
+  @spec small_integer?(term()) :: boolean()
+  def small_integer?(key), do: is_integer(key) and key in -(2 ** 63)..(2 ** 63 - 1)
+
   defstruct [
     :name,
     :path,

@@ -32,7 +32,7 @@ defmodule ExTorch.Checkpoint.Lookup do
   # Returns the entries that may have the path: those with the same dotted name, or all of them if there may be more than
   # the NIF returns, or if a key has no unique dotted name.
   defp candidates(ckpt, path) do
-    if Enum.all?(path, &(is_binary(&1) or is_integer(&1))) do
+    if Enum.all?(path, &(is_binary(&1) or Entry.small_integer?(&1))) do
       with {:ok, [entries]} <- Handle.entries(ckpt, [Enum.join(path, ".")]),
            do: if(length(entries) < @max_entries, do: {:ok, entries}, else: Handle.entries(ckpt))
     else
@@ -46,22 +46,22 @@ defmodule ExTorch.Checkpoint.Lookup do
     case Handle.keys(ckpt) do
       {:ok, keys} ->
         hint = Suggest.hint(keys, dotted, 0.75, 3) || "; see ExTorch.Checkpoint.keys/1"
-        Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint, ckpt.source)
+        Error.new(:not_found, "no tensor is named #{Error.quoted(name)}" <> hint, ckpt.source)
 
       {:error, error} ->
         error
     end
   end
 
-  defp key_to_string(key) when is_binary(key) or is_integer(key), do: to_string(key)
-  defp key_to_string(key), do: inspect(key)
+  defp key_to_string(key) when is_binary(key), do: key
+  defp key_to_string(key), do: Error.quoted(key)
 
   defp ambiguous(ckpt, name, entries) do
-    paths = Enum.map_join(entries, " and ", &inspect(&1.path))
+    paths = Enum.map_join(entries, " and ", &Error.quoted(&1.path))
 
     Error.new(
       :ambiguous,
-      "#{inspect(name)} matches several tensors; use one of the paths #{paths}",
+      "#{Error.quoted(name)} matches several tensors; use one of the paths #{paths}",
       ckpt.source
     )
   end

@@ -41,7 +41,7 @@ defmodule ExTorch.Checkpoint.Reader do
         {:error,
          Error.new(
            :not_found,
-           "no record is named #{inspect(name)}; see ExTorch.Checkpoint.records/1",
+           "no record is named #{Error.quoted(name)}; see ExTorch.Checkpoint.records/1",
            ckpt.source
          )}
 

@@ -51,6 +51,10 @@ defmodule ExTorch.Checkpoint.Values do
   defp join("", key), do: text(key)
   defp join(name, key), do: name <> "." <> text(key)
 
-  defp text(key) when is_binary(key) or is_integer(key), do: to_string(key)
-  defp text(key), do: inspect(key)
+  defp text(key) when is_binary(key), do: key
+
+  defp text(key) when is_integer(key),
+    do: if(Entry.small_integer?(key), do: to_string(key), else: "?")
+
+  defp text(key), do: ExTorch.Error.quoted(key)
 end

@@ -453,7 +453,7 @@ defmodule ExTorch.Store.Engine do
         nil ->
           names = Enum.map(pairs, &elem(&1, 1))
           hint = Suggest.hint(names, name, 0.8, 1) || "; see ExTorch.Store.keys/1"
-          {:error, Error.new(:not_found, "no tensor is named #{inspect(name)}" <> hint)}
+          {:error, Error.new(:not_found, "no tensor is named #{Error.quoted(name)}" <> hint)}
       end
     end
   end

@@ -17,7 +17,9 @@ defmodule ExTorch.Store.Leaves do
     else
       names = Enum.map(leaves, &elem(&1, 0))
       [name | _] = names -- Map.keys(by_name)
-      {:error, Error.new(:ambiguous, "the module has several tensors named #{inspect(name)}")}
+
+      {:error,
+       Error.new(:ambiguous, "the module has several tensors named #{Error.quoted(name)}")}
     end
   end
 

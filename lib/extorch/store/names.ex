@@ -140,7 +140,7 @@ defmodule ExTorch.Store.Names do
 
         some ->
           "; top_level_key could be " <>
-            Enum.map_join(some, ", ", &inspect(String.trim_trailing(&1, ".")))
+            Enum.map_join(some, ", ", &Error.quoted(String.trim_trailing(&1, ".")))
       end
 
     Error.new(:not_found, message <> hint)
@@ -231,7 +231,7 @@ defmodule ExTorch.Store.Names do
   defp collision(a, b, name) do
     Error.new(
       :ambiguous,
-      "#{inspect(a)} and #{inspect(b)} are both renamed to #{inspect(name)}; change remap or the adapters"
+      "#{Error.quoted(a)} and #{Error.quoted(b)} are both renamed to #{Error.quoted(name)}; change remap or the adapters"
     )
   end
 

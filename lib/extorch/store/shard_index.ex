@@ -175,7 +175,7 @@ defmodule ExTorch.Store.ShardIndex do
 
       {name, file} ->
         bad = if String.valid?(name), do: file, else: name
-        {:error, Error.new(:bad_argument, "the name #{inspect(bad)} is not valid UTF-8")}
+        {:error, Error.new(:bad_argument, "the name #{Error.quoted(bad)} is not valid UTF-8")}
     end
   end
 

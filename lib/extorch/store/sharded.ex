@@ -127,9 +127,7 @@ defmodule ExTorch.Store.Sharded do
 
   defp select(shards, only, keys, path) do
     {used, unused} =
-      Enum.split_with(shards, fn {_, ckpt} ->
-        Enum.any?(Checkpoint.entries(ckpt), &Checkpoint.Options.selected?(ckpt.options, &1))
-      end)
+      Enum.split_with(shards, fn {_, ckpt} -> selects?(ckpt.options.only, ckpt) end)
 
     with :ok <- Filter.check_selected(used, Filter.prepare(only), fn -> keys end) do
       nothing = for {shard, ckpt} <- unused, do: {shard, put_in(ckpt.options.only, [])}
@@ -137,6 +135,16 @@ defmodule ExTorch.Store.Sharded do
     else
       error -> Error.put_path(error, path)
     end
+  end
+
+  # Entries are much larger than names, so they are only made if they are needed.
+  defp selects?(only, ckpt) do
+    if Filter.takes_entry?(only),
+      do:
+        Enum.any?(Checkpoint.entries(ckpt), fn entry ->
+          Filter.matches?(only, entry.name, fn -> entry end)
+        end),
+      else: Enum.any?(Checkpoint.keys(ckpt), &Filter.matches?(only, &1, fn -> nil end))
   end
 
   defp load_pairs([], loaded), do: {:ok, loaded |> Enum.reverse() |> Enum.concat()}
@@ -234,7 +242,7 @@ defmodule ExTorch.Store.Sharded do
          {:error,
           Error.new(
             :forbidden,
-            "the shard #{inspect(name)} is not in the directory of the index",
+            "the shard #{Error.quoted(name)} is not in the directory of the index",
             index
           )}
   end
@@ -256,7 +264,7 @@ defmodule ExTorch.Store.Sharded do
            {:error,
             Error.new(
               :ambiguous,
-              "#{inspect(name)} is in two shards, #{other} and #{shard}",
+              "#{Error.quoted(name)} is in two shards, #{other} and #{shard}",
               index
             )}}
 
@@ -275,7 +283,7 @@ defmodule ExTorch.Store.Sharded do
             {:error,
              Error.new(
                :corrupt,
-               "#{inspect(name)} is not in #{shard}, although the index refers to it",
+               "#{Error.quoted(name)} is not in #{shard}, although the index refers to it",
                index
              )}
         end

@@ -68,6 +68,26 @@ static void finds_names_below_the_root(void) {
   xt_arena_free(&arena);
 }
 
+/* The names of a zip file have up to 65,535 bytes. */
+static void finds_long_names_below_the_root(void) {
+  static char name[65535 + 2];
+  xt_arena arena = {0};
+  xt_records records = {0};
+  bool duplicate;
+  memset(name, 'n', sizeof name);
+  name[1] = '/';
+  records.root_size = 2;
+  CHECK(xt_records_reserve(&records, &arena, 3, true));
+  CHECK(xt_records_add(&records, "n/data.pkl", 10, &duplicate));
+  xt_record *longest = xt_records_add(&records, name, 65535, &duplicate);
+  xt_record *edge = xt_records_add(&records, name, 513, &duplicate);
+  CHECK(longest && edge);
+  CHECK(xt_records_find(&records, name + 2, 65533) == longest && xt_records_find(&records, name + 2, 511) == edge);
+  CHECK(!xt_records_find(&records, name + 2, 65534) && !xt_records_find(&records, name + 2, 510));
+  xt_records_free(&records);
+  xt_arena_free(&arena);
+}
+
 static void unnamed_records_are_only_listed(void) {
   xt_arena arena = {0};
   xt_records records = {0};
@@ -89,5 +109,6 @@ static void refuses_counts_that_overflow(void) {
 
 int main(void) {
   return RUN_TESTS("record", adds_and_finds_records, refuses_a_name_twice, holds_no_more_than_were_reserved,
-                   finds_names_below_the_root, unnamed_records_are_only_listed, refuses_counts_that_overflow);
+                   finds_names_below_the_root, finds_long_names_below_the_root, unnamed_records_are_only_listed,
+                   refuses_counts_that_overflow);
 }
