@@ -1,5 +1,6 @@
 /* Opens an npz file. */
 #include <inttypes.h>
+#include <libdeflate.h>
 #include <string.h>
 
 #include "core/base/printable.h"
@@ -20,7 +21,7 @@ bool xt_npz_matches(const xt_records *directory) {
   return false;
 }
 
-static xt_status too_short(const xt_record *record, const char *name, xt_error *error) {
+static xt_status misfit(const xt_record *record, const char *name, xt_error *error) {
   return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header,
                      "the array %s does not fit its record, which has %" PRIu64 " bytes", name, record->size);
 }
@@ -55,7 +56,7 @@ static xt_status add_array(xt_opening *o, const xt_npz *w, const xt_record *reco
   xt_npy_header h;
   xt_status status = xt_npy_read_header(header, header_size, name, &h, error);
   if (status != XT_STATUS_ok) return status;
-  if (h.bytes > record->size - header_size) return too_short(record, name, error);
+  if (h.bytes != record->size - header_size) return misfit(record, name, error);
   if (header_size % xt_dtype_get(h.dtype)->size)
     return xt_error_at(error, XT_STATUS_unsupported, (int64_t)record->header,
                        "the npy header of %s has %zu bytes, which is no multiple of the size of an element; write the "
@@ -83,15 +84,18 @@ static xt_status read_array(xt_opening *o, xt_npz *w, xt_record *record, xt_need
   if (!bytes) return status;
   status = xt_checkpoint_locate(o->checkpoint, record, bytes, &data, error);
   if (status != XT_STATUS_ok) return status;
-  if (record->size < XT_NPY_PREFIX) return too_short(record, name.text, error);
+  if (record->size < XT_NPY_PREFIX) return misfit(record, name.text, error);
   bytes = get_content(o, w, record, data, XT_NPY_PREFIX, need, error, &status);
   if (!bytes) return status;
   status = xt_npy_header_size(bytes, name.text, &header_size, error);
   if (status != XT_STATUS_ok) return status;
-  if (record->size < header_size) return too_short(record, name.text, error);
+  if (record->size < header_size) return misfit(record, name.text, error);
   bytes = get_content(o, w, record, data, header_size, need, error, &status);
   if (!bytes) return status;
-  status = add_array(o, w, record, bytes, header_size, name.text, error);
+  /* the record of an empty array is not read again */
+  if (o->verify && record->size == header_size)
+    status = xt_record_verify(record, libdeflate_crc32(0, bytes, header_size), error);
+  if (status == XT_STATUS_ok) status = add_array(o, w, record, bytes, header_size, name.text, error);
   w->packed_size = 0;
   w->next++;
   return status;
