@@ -77,10 +77,11 @@ static xt_status put_global(xt_pickle_walk *w, const xt_pickle_task *t) {
 static xt_status push_dict(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM dict) {
   ERL_NIF_TERM pairs;
   xt_status status;
+  xt_pickle_task part = {.term = dict, .path = xt_pickle_walk_path(w, t, xt_am_dict)};
   if (!enif_is_map(w->env, dict)) return xt_pickle_walk_fail(w, t, "its dict is not a map");
-  if (!xt_pickle_walk_push_op(w, XT_OP_SETITEMS)) return xt_pickle_walk_no_memory(w);
-  if (enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_pickle_walk_push_pairs(w, t, pairs);
-  else status = xt_pickle_walk_push_map(w, t, dict, false);
+  if (!part.path || !xt_pickle_walk_push_op(w, XT_OP_SETITEMS)) return xt_pickle_walk_no_memory(w);
+  if (enif_get_map_value(w->env, dict, xt_am_pairs, &pairs)) status = xt_pickle_walk_push_pairs(w, &part, pairs);
+  else status = xt_pickle_walk_push_map(w, &part, dict, false);
   if (status != XT_STATUS_ok) return status;
   return xt_pickle_walk_push_op(w, XT_OP_MARK) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
@@ -88,10 +89,11 @@ static xt_status push_dict(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_T
 /* Pushes MARK, the items and APPENDS, in reverse order. */
 static bool push_list(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
   ERL_NIF_TERM head;
-  bool pushed = xt_pickle_walk_push_op(w, XT_OP_APPENDS);
+  xt_pickle_task part = {.term = list, .path = xt_pickle_walk_path(w, t, xt_am_list)};
+  bool pushed = part.path && xt_pickle_walk_push_op(w, XT_OP_APPENDS);
   size_t from = w->count;
   for (size_t i = 0; pushed && enif_get_list_cell(w->env, list, &head, &list); i++)
-    pushed = xt_pickle_walk_push_at(w, t, head, true, 0, i);
+    pushed = xt_pickle_walk_push_at(w, &part, head, true, 0, i);
   xt_pickle_walk_reverse(w, from);
   return pushed && xt_pickle_walk_push_op(w, XT_OP_MARK);
 }
@@ -101,8 +103,11 @@ static bool push_list(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM l
 static xt_status put_object(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM list = field(w, t->term, xt_am_list), dict = field(w, t->term, xt_am_dict);
   ERL_NIF_TERM state = field(w, t->term, xt_am_state), args = field(w, t->term, xt_am_args);
-  bool is_new = field(w, t->term, xt_am_new) == xt_am_true, pushed = true;
+  bool is_new = field(w, t->term, xt_am_new) == xt_am_true, pushed = true, written;
+  uint32_t number;
   if (!enif_is_tuple(w->env, args)) return xt_pickle_walk_fail(w, t, "its args are not a tuple");
+  xt_status entered = xt_pickle_walk_enter(w, t, &number, &written);
+  if (entered != XT_STATUS_ok || written) return entered;
   if (state != xt_am_nil)
     pushed = xt_pickle_walk_push_op(w, XT_OP_BUILD) && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   if (pushed && dict != xt_am_nil) {
@@ -110,7 +115,7 @@ static xt_status put_object(xt_pickle_walk *w, const xt_pickle_task *t) {
     if (status != XT_STATUS_ok) return status;
   }
   if (pushed && list != xt_am_nil) pushed = push_list(w, t, list);
-  pushed = pushed && xt_pickle_walk_push_op(w, is_new ? XT_OP_NEWOBJ : XT_OP_REDUCE) &&
+  pushed = pushed && xt_pickle_walk_push_complete(w, is_new ? XT_OP_NEWOBJ : XT_OP_REDUCE, number) &&
            xt_pickle_walk_push_at(w, t, args, false, xt_am_args, 0) &&
            xt_pickle_walk_push_at(w, t, field(w, t->term, xt_am_class), false, xt_am_class, 0);
   return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
@@ -120,11 +125,15 @@ static xt_status put_set(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM map = field(w, t->term, xt_am_map);
   if (!enif_is_map(w->env, map)) return xt_pickle_walk_fail(w, t, "the MapSet has no map");
   size_t size = 0;
+  uint32_t number;
+  bool written;
   enif_get_map_size(w->env, map, &size);
+  xt_status status = xt_pickle_walk_enter(w, t, &number, &written);
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_global(w->out, "__builtin__\nset\n");
   xt_pickler_put_list(w->out);
   if (size) xt_pickler_put_mark(w->out);
-  if (!xt_pickle_walk_push_op(w, XT_OP_REDUCE) || !xt_pickle_walk_push_op(w, XT_OP_TUPLE1) ||
+  if (!xt_pickle_walk_push_complete(w, XT_OP_REDUCE, number) || !xt_pickle_walk_push_op(w, XT_OP_TUPLE1) ||
       (size && !xt_pickle_walk_push_op(w, XT_OP_APPENDS)))
     return xt_pickle_walk_no_memory(w);
   return xt_pickle_walk_push_map(w, t, map, true);
@@ -206,21 +215,26 @@ static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
   xt_pickle_task class = {.term = field(w, t->term, xt_am_class), .path = xt_pickle_walk_path(w, t, xt_am_class)};
   xt_tensor_resource *resource;
   bool object = enif_get_map_value(w->env, inner, xt_am___struct__, &type) && type == xt_am_module_object;
+  xt_pickle_task part = {.term = inner, .path = xt_pickle_walk_path(w, t, xt_am_tensor)};
+  uint32_t number;
+  bool written;
+  xt_status status = xt_pickle_walk_enter(w, t, &number, &written);
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_global(w->out, "torch._tensor\n_rebuild_from_type_v2\n");
   xt_pickler_put_mark(w->out);
-  bool pushed = xt_pickle_walk_push_op(w, XT_OP_REDUCE) && xt_pickle_walk_push_op(w, XT_OP_TUPLE) &&
-                xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
+  bool pushed = part.path && xt_pickle_walk_push_complete(w, XT_OP_REDUCE, number) &&
+                xt_pickle_walk_push_op(w, XT_OP_TUPLE) && xt_pickle_walk_push_at(w, t, state, false, xt_am_state, 0);
   if (object)
-    pushed = pushed && xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_args), false, xt_am_args, 0) &&
+    pushed = pushed && xt_pickle_walk_push_at(w, &part, field(w, inner, xt_am_args), false, xt_am_args, 0) &&
              xt_pickle_walk_push_at(w, t, class.term, false, xt_am_class, 0) &&
-             xt_pickle_walk_push_at(w, t, field(w, inner, xt_am_class), false, xt_am_class, 0);
+             xt_pickle_walk_push_at(w, &part, field(w, inner, xt_am_class), false, xt_am_class, 0);
   if (!pushed || !class.path) return xt_pickle_walk_no_memory(w);
   if (object) return XT_STATUS_ok;
   if (!xt_get_tensor(w->env, inner, &resource)) return xt_pickle_walk_fail(w, t, "its tensor field is not a tensor");
   ErlNifBinary module, name;
   xt_save_tensor tensor;
   xt_tensor *handle;
-  xt_status status = get_global(w, &class, &module, &name);
+  status = get_global(w, &class, &module, &name);
   if (status == XT_STATUS_ok) status = take_tensor(w, t, inner, &handle, &tensor);
   if (status != XT_STATUS_ok) return status;
   xt_draft_put_function(w->draft, &tensor);
@@ -244,6 +258,7 @@ xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, 
   if (module == xt_am_module_raw_tensor) return put_raw_tensor(w, t);
   if (module == xt_am_module_tensor_subclass) return put_subclass(w, t);
   if (module == xt_am_module_map_set) return put_set(w, t);
+  if (module == xt_am_module_ref) return xt_pickle_walk_put_ref(w, t);
   if (module == xt_am_module_storage)
     return xt_pickle_walk_fail(
         w, t, "a bare storage has no data; create a tensor from its bytes (ExTorch.Checkpoint.read_storage/2)");

@@ -22,7 +22,8 @@ void xt_pickle_walk_describe(const xt_pickle_walk *w, uint32_t path, char *text,
   uint32_t parts[PATH_PARTS];
   int count = 0;
   size_t used = 0;
-  for (; path && count < PATH_PARTS; path = w->paths[path - 1].parent) parts[count++] = path;
+  for (; w->paths[path - 1].parent && count < PATH_PARTS; path = w->paths[path - 1].parent)
+    if (!w->paths[path - 1].hidden) parts[count++] = path;
   text[0] = 0;
   while (count-- > 0 && used + 40 < size) {
     const xt_term_path *p = &w->paths[parts[count] - 1];
@@ -54,6 +55,14 @@ bool xt_pickle_walk_push_op(xt_pickle_walk *w, xt_opcode opcode) {
   return push(w, (xt_pickle_task){.opcode = (uint8_t)opcode});
 }
 
+bool xt_pickle_walk_push_complete(xt_pickle_walk *w, xt_opcode opcode, uint32_t container) {
+  return push(w, (xt_pickle_task){.opcode = (uint8_t)opcode, .path = container});
+}
+
+bool xt_pickle_walk_push_again(xt_pickle_walk *w, ERL_NIF_TERM term, uint32_t path) {
+  return push(w, (xt_pickle_task){.term = term, .path = path});
+}
+
 static uint32_t new_path(xt_pickle_walk *w, xt_term_path p) {
   if (!xt_array_reserve(&w->paths, &w->path_room, w->path_count + 1, sizeof *w->paths)) return 0;
   w->paths[w->path_count++] = p;
@@ -62,16 +71,20 @@ static uint32_t new_path(xt_pickle_walk *w, xt_term_path p) {
 
 bool xt_pickle_walk_push_at(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM term, bool is_index,
                             ERL_NIF_TERM key, size_t index) {
-  uint32_t at = new_path(w, (xt_term_path){in->path, is_index, key, index});
+  uint32_t at = new_path(w, (xt_term_path){.parent = in->path, .is_index = is_index, .key = key, .index = index});
   return at && push(w, (xt_pickle_task){.term = term, .path = at});
 }
 
 uint32_t xt_pickle_walk_path(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key) {
-  return new_path(w, (xt_term_path){in->path, false, key, 0});
+  return new_path(w, (xt_term_path){.parent = in->path, .key = key});
 }
 
+/* Only a container needs a path of its own. */
 static bool push_key(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key) {
-  return push(w, (xt_pickle_task){.term = key, .path = in->path, .is_key = true});
+  uint32_t path = in->path;
+  if (enif_is_tuple(w->env, key) || enif_is_map(w->env, key))
+    path = new_path(w, (xt_term_path){.parent = in->path, .hidden = true});
+  return path && push(w, (xt_pickle_task){.term = key, .path = path, .is_key = true});
 }
 
 /* ---- Leaves ---- */
@@ -167,8 +180,13 @@ void xt_pickle_walk_reverse(xt_pickle_walk *w, size_t from) {
 static xt_status put_list(xt_pickle_walk *w, const xt_pickle_task *t) {
   ERL_NIF_TERM list = t->term, head;
   size_t index = 0;
+  uint32_t number;
+  bool written = false;
+  xt_status status = enif_is_empty_list(w->env, list) ? XT_STATUS_ok : xt_pickle_walk_enter(w, t, &number, &written);
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_list(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
+  xt_pickle_walk_created(w, number);
   xt_pickler_put_mark(w->out);
   if (!xt_pickle_walk_push_op(w, XT_OP_APPENDS)) return xt_pickle_walk_no_memory(w);
   size_t from = w->count;
@@ -196,8 +214,13 @@ xt_status xt_pickle_walk_push_pairs(xt_pickle_walk *w, const xt_pickle_task *t, 
 }
 
 xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list) {
+  uint32_t number;
+  bool written = false;
+  xt_status status = enif_is_empty_list(w->env, list) ? XT_STATUS_ok : xt_pickle_walk_enter(w, t, &number, &written);
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_dict(w->out);
   if (enif_is_empty_list(w->env, list)) return XT_STATUS_ok;
+  xt_pickle_walk_created(w, number);
   xt_pickler_put_mark(w->out);
   return xt_pickle_walk_push_op(w, XT_OP_SETITEMS) ? xt_pickle_walk_push_pairs(w, t, list)
                                                    : xt_pickle_walk_no_memory(w);
@@ -222,9 +245,14 @@ xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ER
 
 static xt_status put_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map) {
   size_t size = 0;
+  uint32_t number;
+  bool written = false;
   enif_get_map_size(w->env, map, &size);
+  xt_status status = size ? xt_pickle_walk_enter(w, t, &number, &written) : XT_STATUS_ok;
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_dict(w->out);
   if (!size) return XT_STATUS_ok;
+  xt_pickle_walk_created(w, number);
   xt_pickler_put_mark(w->out);
   return xt_pickle_walk_push_op(w, XT_OP_SETITEMS) ? xt_pickle_walk_push_map(w, t, map, false)
                                                    : xt_pickle_walk_no_memory(w);
@@ -238,8 +266,12 @@ static xt_status put_tuple(xt_pickle_walk *w, const xt_pickle_task *t) {
     xt_pickler_put_tuple_of(w->out, 0);
     return XT_STATUS_ok;
   }
+  uint32_t number;
+  bool written;
+  xt_status status = xt_pickle_walk_enter(w, t, &number, &written);
+  if (status != XT_STATUS_ok || written) return status;
   xt_pickler_put_mark(w->out);
-  bool pushed = xt_pickle_walk_push_op(w, XT_OP_TUPLE);
+  bool pushed = xt_pickle_walk_push_complete(w, XT_OP_TUPLE, number);
   for (int i = arity; pushed && i-- > 0;) pushed = xt_pickle_walk_push_at(w, t, items[i], true, 0, (size_t)i);
   return pushed ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
 }
@@ -279,11 +311,13 @@ static void prefetch(const xt_pickle_walk *w) {
 }
 
 static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
-  xt_status status = push(w, (xt_pickle_task){.term = term}) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
+  uint32_t root = new_path(w, (xt_term_path){0});
+  xt_status status = root && xt_pickle_walk_push_again(w, term, root) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
   while (status == XT_STATUS_ok && w->count) {
     xt_pickle_task t = w->tasks[--w->count];
     prefetch(w);
     if (!t.opcode) status = put_term(w, &t);
+    else if (t.path) xt_pickle_walk_complete(w, &t);
     else xt_pickler_put_op(w->out, t.opcode);
   }
   return status == XT_STATUS_ok && w->out->out.failed ? xt_pickle_walk_no_memory(w) : status;
@@ -294,5 +328,8 @@ xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_draft *draft, xt_
   xt_status status = walk(&w, term);
   free(w.tasks);
   free(w.paths);
+  free(w.containers);
+  xt_table_free(&w.by_term);
+  xt_arena_free(&w.keys);
   return status;
 }

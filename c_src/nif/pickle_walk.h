@@ -11,18 +11,28 @@
 
 typedef struct {
   ERL_NIF_TERM term;
-  uint32_t path;  /* 1 + index in `paths`; 0 for the whole term */
+  uint32_t path;  /* 1 + index in `paths`; of an opcode: 1 + index of the container that it completes, or 0 */
   uint8_t opcode; /* if not 0, this opcode is written instead of a term */
   bool is_key;    /* the term is a key of a dict */
 } xt_pickle_task;
 
-/* One step of the path to a part of the term: a key or an index of the parent. */
+/* One step of the path to a part of the term: a key or an index of the parent. The whole term has no parent. */
 typedef struct {
   uint32_t parent;
-  bool is_index;
+  uint32_t is_index : 1;
+  uint32_t hidden : 1;     /* not part of descriptions: the step to a key of a dict */
+  uint32_t container : 30; /* 1 + index in `containers` if the part is one, else 0 */
   ERL_NIF_TERM key;
   size_t index;
 } xt_term_path;
+
+/* A list, dict, tuple, set or object, which references may refer to. */
+typedef struct {
+  ERL_NIF_TERM term;
+  size_t created; /* offset in the draft where the object exists and can be memoized; 0 before that */
+  uint32_t memo;  /* 1 + memo index; 0 if it has none */
+  bool referenced;
+} xt_pickle_container;
 
 typedef struct {
   ErlNifEnv *env;
@@ -33,6 +43,11 @@ typedef struct {
   size_t count, room;
   xt_term_path *paths;
   size_t path_count, path_room;
+  xt_pickle_container *containers;
+  size_t container_count, container_room;
+  bool has_refs;    /* there was a reference: `by_term` has the containers */
+  xt_table by_term; /* term → 1 + index of the latest container with it */
+  xt_arena keys;    /* of that table */
 } xt_pickle_walk;
 
 /* Errors. xt_pickle_walk_describe writes the path to a part, for example ["a"][0]. xt_pickle_walk_fail returns the
@@ -46,6 +61,12 @@ xt_status xt_pickle_walk_no_memory(xt_pickle_walk *w);
 bool xt_pickle_walk_push_op(xt_pickle_walk *w, xt_opcode opcode);
 bool xt_pickle_walk_push_at(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM term, bool is_index,
                             ERL_NIF_TERM key, size_t index);
+
+/* Pushes the opcode that completes a container: TUPLE, REDUCE or NEWOBJ. */
+bool xt_pickle_walk_push_complete(xt_pickle_walk *w, xt_opcode opcode, uint32_t container);
+
+/* Pushes a term whose path exists. */
+bool xt_pickle_walk_push_again(xt_pickle_walk *w, ERL_NIF_TERM term, uint32_t path);
 
 /* Returns the path to the part of a task's term that has the key, or 0 if out of memory. */
 uint32_t xt_pickle_walk_path(xt_pickle_walk *w, const xt_pickle_task *in, ERL_NIF_TERM key);
@@ -62,6 +83,20 @@ xt_status xt_pickle_walk_put_pairs(xt_pickle_walk *w, const xt_pickle_task *t, E
 /* Push the items of a dict (or the elements of a set, with keys_only), which follow its MARK. */
 xt_status xt_pickle_walk_push_pairs(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM list);
 xt_status xt_pickle_walk_push_map(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM map, bool keys_only);
+
+/* ---- References (pickle_ref.c) ---- */
+
+/* Called before a container that is not empty is written: sets its number. If it has been written before and is
+ * referred to, it is read from the memo and *written is set. */
+xt_status xt_pickle_walk_enter(xt_pickle_walk *w, const xt_pickle_task *t, uint32_t *number, bool *written);
+
+/* Called when the object exists: at once for lists and dicts, by xt_pickle_walk_complete for others. */
+void xt_pickle_walk_created(xt_pickle_walk *w, uint32_t container);
+
+/* Writes the opcode of a task of xt_pickle_walk_push_complete. */
+void xt_pickle_walk_complete(xt_pickle_walk *w, const xt_pickle_task *t);
+
+xt_status xt_pickle_walk_put_ref(xt_pickle_walk *w, const xt_pickle_task *t);
 
 /* Writes a struct of ExTorch or a MapSet. Fails for other structs. */
 xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module);

@@ -15,6 +15,7 @@ void xt_draft_begin(xt_draft *d, xt_save_plan *plan) {
 void xt_draft_free(xt_draft *d) {
   xt_pickler_free(&d->pickle);
   free(d->gaps);
+  free(d->puts);
 }
 
 /* ---- Views ---- */
@@ -180,6 +181,33 @@ static void fill_gap(xt_pickler *p, const xt_save_plan *plan, const xt_save_view
   xt_pickler_put_int(p, view->offset);
 }
 
+/* ---- The memo ---- */
+
+uint32_t xt_draft_memoize(xt_draft *d, size_t at) {
+  uint32_t memo = d->pickle.memo++;
+  if (!xt_array_reserve(&d->puts, &d->put_room, d->put_count + 1, sizeof *d->puts)) d->pickle.out.failed = true;
+  else d->puts[d->put_count++] = (xt_draft_put){at, memo};
+  return memo;
+}
+
+static int by_offset(const void *a, const void *b) {
+  const xt_draft_put *x = a, *y = b;
+  return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Copies the draft from *at to `end`, with the memo entries of the objects between. */
+static void copy(const xt_draft *d, size_t *at, size_t end, size_t *next, xt_buffer *out) {
+  const uint8_t *data = d->pickle.out.data;
+  for (; *next < d->put_count && d->puts[*next].at <= end; ++*next) {
+    xt_buffer_put(out, data + *at, d->puts[*next].at - *at);
+    *at = d->puts[*next].at;
+    xt_buffer_byte(out, XT_OP_LONG_BINPUT);
+    xt_buffer_le(out, d->puts[*next].memo, 4);
+  }
+  xt_buffer_put(out, data + *at, end - *at);
+  *at = end;
+}
+
 static int by_key(const void *a, const void *b) {
   return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
 }
@@ -188,17 +216,17 @@ xt_status xt_draft_finish(xt_draft *d, xt_error *error) {
   const xt_buffer *draft = &d->pickle.out;
   xt_save_plan *plan = d->plan;
   xt_pickler whole = {0};
-  size_t at = 0;
+  size_t at = 0, next = 0;
   xt_pickler_stop(&d->pickle);
   xt_status status = xt_save_plan_share(plan, error);
   if (status != XT_STATUS_ok) return status;
   xt_buffer_reserve(&whole.out, draft->size + d->count * GAP_BYTES);
+  if (d->put_count) qsort(d->puts, d->put_count, sizeof *d->puts, by_offset);
   for (size_t i = 0; i < d->count; i++) {
-    xt_buffer_put(&whole.out, draft->data + at, d->gaps[i].at - at);
-    at = d->gaps[i].at;
+    copy(d, &at, d->gaps[i].at, &next, &whole.out);
     fill_gap(&whole, plan, &plan->views[d->gaps[i].view]);
   }
-  xt_buffer_put(&whole.out, draft->data + at, draft->size - at);
+  copy(d, &at, draft->size, &next, &whole.out);
   plan->pickle = whole.out;
   if (plan->format->sorted) qsort(plan->payloads, plan->count, sizeof *plan->payloads, by_key);
   if (!draft->failed && !whole.out.failed) return XT_STATUS_ok;

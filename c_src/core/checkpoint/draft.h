@@ -17,12 +17,20 @@ typedef struct {
   size_t view; /* index in the plan */
 } xt_draft_gap;
 
+/* A memo entry for an object that was found to need one only after it was written. */
+typedef struct {
+  size_t at; /* offset in the pickle */
+  uint32_t memo;
+} xt_draft_put;
+
 /* If memory runs out, `pickle.out.failed` is set and the finish fails. */
 typedef struct {
   xt_pickler pickle;
   xt_save_plan *plan;
   xt_draft_gap *gaps;
   size_t count, room;
+  xt_draft_put *puts;
+  size_t put_count, put_room;
 } xt_draft;
 
 /* The format of the plan must have a pickle. */
@@ -35,6 +43,9 @@ void xt_draft_put_tensor(xt_draft *draft, const xt_save_tensor *tensor);
  * arguments. */
 void xt_draft_put_function(xt_draft *draft, const xt_save_tensor *tensor);
 void xt_draft_put_arguments(xt_draft *draft, const xt_save_tensor *tensor);
+
+/* Memoizes the object that is complete at this offset of the pickle and returns its memo index. */
+uint32_t xt_draft_memoize(xt_draft *draft, size_t at);
 
 /* Creates the payloads and the pickle of the plan. */
 xt_status xt_draft_finish(xt_draft *draft, xt_error *error);

@@ -109,6 +109,8 @@ static bool memo_get(xt_pickler *p, size_t number) {
   return true;
 }
 
+void xt_pickler_put_get(xt_pickler *p, uint32_t memo) { memo_get(p, (size_t)memo + 1); }
+
 static void memo_put(xt_pickler *p) {
   if (p->memo <= MAX_BYTE) {
     xt_pickler_put_op(p, XT_OP_BINPUT);

@@ -46,6 +46,9 @@ void xt_pickler_put_device(xt_pickler *p, const char *type, size_t size, const i
 void xt_pickler_put_complex(xt_pickler *p, double re, double im);
 void xt_pickler_put_numpy_scalar(xt_pickler *p, xt_dtype dtype, const uint8_t *bytes);
 
+/* Writes a value that is in the memo. */
+void xt_pickler_put_get(xt_pickler *p, uint32_t memo);
+
 /* Writes an opcode that has no argument. */
 static inline void xt_pickler_put_op(xt_pickler *p, xt_opcode opcode) { xt_buffer_byte(&p->out, (uint8_t)opcode); }
 

@@ -152,6 +152,168 @@ defmodule ExTorch.Checkpoint.CyclesTest do
              ExTorch.load(Path.join(dir, "tuple.pt"), strict: true)
   end
 
+  # ---- Saving ----
+
+  # Whether two graphs of objects are the same, with the same identities.
+  @same """
+  def same(a, b, seen):
+      if type(a).__name__ in ("OrderedDict", "dict") and type(b).__name__ in ("OrderedDict", "dict"): pass
+      elif type(a) is not type(b): return False
+      if isinstance(a, (list, dict, tuple, set, Node)):
+          key = id(a)
+          if key in seen: return seen[key] is b
+          if not isinstance(a, (tuple, set)): seen[key] = b
+      if isinstance(a, torch.Tensor): return torch.equal(a, b)
+      if isinstance(a, dict): return set(a) == set(b) and all(same(a[k], b[k], seen) for k in a)
+      if isinstance(a, (list, tuple)): return len(a) == len(b) and all(same(x, y, seen) for x, y in zip(a, b))
+      if isinstance(a, Node): return same(a.__dict__, b.__dict__, seen)
+      return a == b
+  def check(o):
+      c = o["config"]
+      assert c._content["a"]._parent is c and c._content["b"][0]._parent is c
+      assert c._content["a"]._content["c"]._parent is c._content["a"]
+      # an object with tensors that the file has twice becomes two objects, each with its own cycle
+      assert o["again"]._content["a"]._parent is o["again"]
+      assert o["list"][1] is o["list"] and o["dict"]["self"] is o["dict"]
+      assert o["tuple"][0][0] is o["tuple"] and o["tuple"][1] == 2
+      assert o["ordered"]["o"][0] is o["ordered"]
+      first, other = o["cross"]
+      assert first["second"]["first"] is first and other["second"] is first["second"]
+      assert o["twins"][0]["up"] is o["twins"] and o["twins"][1]["up"] is o["twins"]
+  """
+
+  @tag :python
+  @tag :tmp_dir
+  test "Python gets the cycles back", %{dir: dir, tmp_dir: tmp} do
+    for file <- ~w(zip.pt legacy.pt plain0.pkl), ordered <- [false, true] do
+      object = ExTorch.load!(Path.join(dir, file), ordered: ordered)
+
+      for {format, name} <- [zip: "zip.pt", legacy: "legacy.pt"] do
+        ExTorch.save!(object, Path.join(tmp, "#{ordered}.#{file}.#{name}"), format: format)
+      end
+
+      # again by ExTorch
+      again = ExTorch.load!(Path.join(tmp, "#{ordered}.#{file}.zip.pt"))
+      check_saved(again)
+    end
+
+    Python.run!(
+      @classes <>
+        @same <>
+        """
+        import glob
+        files = glob.glob(sys.argv[1] + "/*.pt")
+        assert len(files) == 12
+        for file in files:
+            o = torch.load(file)
+            check(o)
+            # twins are two objects after a save, as are all terms that are used twice and not referred to
+            a = objects()
+            for keys in (("again",), ("config", "list", "dict", "tuple", "ordered", "cross", "w")):
+                assert same([a[k] for k in keys], [o[k] for k in keys], {}), file
+        """,
+      [tmp]
+    )
+  end
+
+  # A reference may have another path after a save, since a map has another order.
+  defp check_saved(object) do
+    assert %{"list" => [1, %Ref{up: 1}], "dict" => %{"self" => %Ref{up: 1}}} = object
+    assert %{"tuple" => {[%Ref{up: 2}], 2}} = object
+  end
+
+  @tag :python
+  @tag :tmp_dir
+  test "tuples, sets, keys and arguments that contain themselves", %{tmp_dir: tmp} do
+    ref = fn up -> %Ref{up: up} end
+    class = %ExTorch.Python.Global{module: "__main__", name: "C"}
+    call = %ExTorch.Python.Global{module: "__main__", name: "make"}
+
+    object = %{
+      # t = (l1, l2, (l3,)) and all three lists contain t
+      "tuples" => {[ref.(2)], [ref.(2), 5], {[ref.(3)]}},
+      # a set whose element refers to the set
+      "set" => MapSet.new([%Object{class: class, new: true, state: %{"set" => ref.(3)}}]),
+      # a dict whose key refers to the dict, and to itself
+      "dict" => %{%Object{class: class, new: true, state: %{"d" => ref.(3), "k" => ref.(2)}} => 1},
+      # make(list) where the list contains the result
+      "args" => %Object{class: call, args: {[ref.(3)]}, state: %{"own" => ref.(2)}},
+      # the container that is referred to comes after the reference
+      "a" => %{"x" => %Ref{up: 2, down: ["z", "list"]}},
+      "z" => %{"list" => [1, %Ref{up: 3, down: ["a"]}, ref.(1)]},
+      "object" => %Object{
+        class: class,
+        new: true,
+        state: %{"s" => [ref.(3)]},
+        dict: nil
+      }
+    }
+
+    for format <- [:zip, :legacy],
+        do: ExTorch.save!(object, Path.join(tmp, "#{format}.pt"), format: format)
+
+    Python.run!(
+      """
+      import sys, torch
+      class C:
+          pass
+      class Made:
+          pass
+      def make(l):
+          m = Made(); m.l = l; return m
+      for file in ("zip", "legacy"):
+          o = torch.load(sys.argv[1] + "/" + file + ".pt")
+          t = o["tuples"]
+          assert type(t) is tuple and len(t) == 3 and t[0][0] is t and t[1][0] is t and t[1][1] == 5 and t[2][0][0] is t
+          s = o["set"]
+          assert type(s) is set and len(s) == 1 and next(iter(s)).set is s
+          d = o["dict"]; k = next(iter(d))
+          assert d[k] == 1 and k.d is d and k.k is k
+          m = o["args"]
+          assert type(m) is Made and m.l[0] is m and m.own is m
+          z = o["z"]["list"]
+          assert z[0] == 1 and o["a"]["x"] is z and z[1] is o["a"] and z[2] is z
+          assert o["object"].s[0] is o["object"]
+      """,
+      [tmp]
+    )
+
+    for format <- [:zip, :legacy] do
+      loaded = ExTorch.load!(Path.join(tmp, "#{format}.pt"))
+      ExTorch.save!(loaded, Path.join(tmp, "again.pt"))
+      assert ExTorch.load!(Path.join(tmp, "again.pt")) == loaded
+    end
+  end
+
+  @tag :tmp_dir
+  test "a part of an object is saved by itself if it has what it refers to", %{tmp_dir: tmp} do
+    path = Path.join(tmp, "part.pt")
+
+    object = %{
+      "a" => %{"list" => [%Ref{path: ["a", "list"], up: 1}], "up" => %Ref{path: ["a"], up: 1}}
+    }
+
+    :ok = ExTorch.save(object["a"], path)
+
+    assert ExTorch.load!(path) == %{
+             "list" => [%Ref{path: ["list"], up: 1}],
+             "up" => %Ref{path: [], up: 1}
+           }
+
+    for {term, words} <- [
+          {%Ref{path: [], up: 1}, "not part of the saved term"},
+          {[%Ref{path: [], up: 2}], "not part of the saved term"},
+          {[%Ref{path: [], up: 1, down: [5]}], "not part of the saved term"},
+          {[%Ref{path: [], up: 1, down: ["x"]}], "not part of the saved term"},
+          {[1, %Ref{path: [], up: 1, down: [0]}], "does not point to a list"},
+          {[%Ref{path: [], up: 0}], "not part of the saved term"},
+          {[%Ref{path: [], up: "x"}], "not part of the saved term"}
+        ] do
+      assert {:error, %{reason: :bad_argument, message: message}} = ExTorch.save(term, path)
+      assert message =~ words
+    end
+  end
+
   # ---- Written by hand ----
 
   import ExTorch.Test.Pickle, only: [make: 1, text: 1, dict: 1, list: 1, global: 2]
