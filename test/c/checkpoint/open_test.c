@@ -146,7 +146,8 @@ static void refuses_every_truncation(const char *path, const uint8_t *data, size
   truncated_files += !may_end_early;
 }
 
-/* Sets *checked to one flag per byte: whether it belongs to a record that is read and has a checksum. */
+/* Sets *checked to one flag per byte: whether it belongs to a record that is read and has a checksum. Compressed data
+ * may end in bits without meaning. */
 static void find_checked(const uint8_t *data, size_t size, bool *checked) {
   xt_error error;
   xt_checkpoint c;
@@ -159,7 +160,8 @@ static void find_checked(const uint8_t *data, size_t size, bool *checked) {
   CHECK(read_all(&c, &reader, &error) == XT_STATUS_ok);
   for (size_t i = 0; i < c.directory.count && !c.unpacked; i++) {
     const xt_record *record = &c.directory.list[i];
-    if (record->has_crc && record->data_offset) memset(checked + record->data_offset, 1, record->packed);
+    if (record->has_crc && record->data_offset && record->method == XT_RECORD_STORED)
+      memset(checked + record->data_offset, 1, record->packed);
   }
   xt_checkpoint_free(&c);
 }
