@@ -83,7 +83,7 @@ defmodule ExTorch.MixProject do
         Checkpoints: [
           ExTorch.Checkpoint,
           ExTorch.Checkpoint.Entry,
-          ~r/^ExTorch\.Source/
+          ~r/^ExTorch\.(Source|DCP)/
         ],
         "Python values": ~r/^ExTorch\.Python/,
         Streams: ~r/^ExTorch\.Streaming/,

@@ -140,7 +140,8 @@ defmodule ExTorch do
       state_dict["encoder.weight"]
 
   The source may be a URL (`ExTorch.Source.HTTP`). It may also be a Hugging Face index (`model.safetensors.index.json`)
-  or the directory that contains it; all shards are then returned as one map. Each storage is read once, and tensors that shared memory when they were saved
+  or the directory that contains it; all shards are then returned as one map. It may also be a folder of
+  `torch.distributed.checkpoint` (`ExTorch.DCP`). Each storage is read once, and tensors that shared memory when they were saved
   share it again. Use `ExTorch.Checkpoint` to read single tensors of the same files on demand.
 
   ## Options
@@ -196,7 +197,8 @@ defmodule ExTorch do
   ## Options
 
     * `:format` - `:zip` (the format of `torch.save` since 1.6), `:legacy` (before 1.6), `:streaming`
-      (`torch.distributed`) or `:safetensors`. By default the ending of the path decides: `.safetensors` is
+      (`torch.distributed`), `:safetensors`, or `:dcp`: a folder of `torch.distributed.checkpoint` (`ExTorch.DCP`), with
+      the option `:fsync` only. By default the ending of the path decides: `.safetensors` is
       `:safetensors`; `.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.tar` and no ending are `:zip`. Other endings are an
       error.
     * `:compact` - if `true`, saves only the bytes that tensors refer to instead of whole storages. Defaults to `false`.

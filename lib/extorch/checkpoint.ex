@@ -16,7 +16,8 @@ defmodule ExTorch.Checkpoint do
 
   The format is detected from the content, never from the file name: the zip files of `torch.save`, TorchScript and C++
   archives (as data), the legacy and tar formats of old versions, the streaming format of `torch.distributed`,
-  safetensors, plain pickles, numpy's `.npy` (a single tensor) and `.npz`, and gzip files of any of these.
+  safetensors, plain pickles, numpy's `.npy` (a single tensor) and `.npz`, and gzip files of any of these. A folder of
+  `torch.distributed.checkpoint` (`ExTorch.DCP`) is opened like a file.
 
   Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely. A
   gzip file is decompressed in memory; one that expands to much more than its size is better read through
@@ -74,6 +75,7 @@ defmodule ExTorch.Checkpoint do
   }
 
   alias ExTorch.{Error, Filter, Native, Source, Tensor}
+  alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
   @behaviour Access
@@ -87,7 +89,7 @@ defmodule ExTorch.Checkpoint do
   # source: nil if nothing can be read from it any more, and for the checkpoint of a loader
   @typedoc "An open checkpoint."
   @opaque t :: %__MODULE__{
-            resource: reference(),
+            resource: reference() | Folder.t(),
             source: source() | nil,
             options: Options.t()
           }
@@ -102,10 +104,25 @@ defmodule ExTorch.Checkpoint do
   def open(source, opts \\ []) do
     options = Options.check!(opts)
 
-    case Source.open(source) do
+    case open_or_folder(source, options) do
+      {:folder, folder} -> {:ok, folder}
       {:ok, source} -> open_source(source, options)
       {:stream, stream} -> open_stream(stream, options)
       {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
+    end
+  end
+
+  # Opens a source, or a folder of torch.distributed.checkpoint as a checkpoint.
+  defp open_or_folder(source, options) do
+    with {:ok, source} <- Source.resolve(source) do
+      if Folder.folder?(source) do
+        with {:ok, folder} <- Folder.open(source, options) do
+          label = Source.label(source)
+          {:folder, %__MODULE__{resource: folder, source: label, options: options}}
+        end
+      else
+        Source.open(source)
+      end
     end
   end
 
@@ -194,6 +211,8 @@ defmodule ExTorch.Checkpoint do
   Tensors that were read stay valid. Further calls with the handle return or raise `:released`.
   """
   @spec close(t()) :: :ok
+  def close(%__MODULE__{resource: %Folder{}}), do: :ok
+
   def close(%__MODULE__{resource: resource, source: source}) do
     if Native.checkpoint_close(resource), do: close_source(source)
     :ok
@@ -243,7 +262,8 @@ defmodule ExTorch.Checkpoint do
   @doc """
   Returns the detected format and the file's own metadata.
 
-    * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors`, `:pickle`, `:npy` or `:npz`
+    * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors`, `:pickle`, `:npy`, `:npz` or
+      `:dcp`
     * `:compression` - `:gzip` or `nil`
     * `:producer` - the software that writes such files, if it can be determined: `"torch.save 2.7 or newer"`
     * `:byteorder` - `:little` or `:big`
@@ -281,6 +301,7 @@ defmodule ExTorch.Checkpoint do
   defp producer(:streaming, _), do: "torch.distributed"
   defp producer(:safetensors, _), do: "safetensors"
   defp producer(format, _) when format in [:npy, :npz], do: "numpy"
+  defp producer(:dcp, _), do: "torch.distributed.checkpoint"
   defp producer(:pickle, _), do: "Python's pickle"
 
   @doc """
@@ -514,7 +535,8 @@ defmodule ExTorch.Checkpoint do
   def load(source, opts) do
     options = Options.check!(opts)
 
-    case Source.open(source) do
+    case open_or_folder(source, options) do
+      {:folder, folder} -> BatchLoad.load(folder)
       {:ok, source} -> load_source(source, options)
       {:stream, stream} -> load_stream(stream, opts)
       {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}

@@ -24,6 +24,19 @@ defmodule ExTorch.Saver do
 
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
+    {format, rest} = Keyword.pop(opts, :format)
+    if format == :dcp, do: save_folder(term, path, rest), else: save_file(term, path, opts)
+  end
+
+  # A folder of torch.distributed.checkpoint with one writer.
+  defp save_folder(term, path, opts) do
+    opts = Options.validate!(opts, fsync: true)
+
+    with {:ok, part} <- ExTorch.DCP.write(term, path, opts),
+         do: ExTorch.DCP.commit(path, [part], opts)
+  end
+
+  defp save_file(term, path, opts) do
     options = check!(opts)
 
     with {:ok, path} <- check_path(path),

@@ -4,6 +4,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Memory, Native, Progress, Source, Tensor}
+  alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
   @step_bytes 64 * 1024 * 1024
@@ -78,8 +79,19 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     end
   end
 
+  # A folder has no batch.
+  defp read_all(%{resource: %Folder{} = folder} = ckpt, indices, opts) do
+    result =
+      with {:ok, tensors} <- Folder.read(indices, folder, ckpt.options),
+           do: if(opts[:style], do: Handle.object(ckpt, tensors), else: {:ok, tensors})
+
+    Error.put_path(result, ckpt.source)
+  end
+
+  defp read_all(ckpt, indices, opts), do: read_all(ckpt, indices, opts, 1)
+
   # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
-  defp read_all(ckpt, indices, opts, tries \\ 1) do
+  defp read_all(ckpt, indices, opts, tries) do
     case read_once(ckpt, indices, opts) do
       {:collect, _error} when tries > 0 ->
         Memory.collect()

@@ -1,41 +1,52 @@
 defmodule ExTorch.Checkpoint.Handle do
   @moduledoc false
-  # The NIF calls on an open checkpoint. Each returns {:ok, value} or an error that contains the path of the file.
+  # The NIF calls on an open checkpoint, or the same for an open folder (ExTorch.DCP). Each returns {:ok, value} or an error
+  # that contains the path of the file.
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{Entry, Options}
   alias ExTorch.{Error, Tensor}
+  alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
   # The same as Checkpoint.t(), which is opaque.
   @type t :: %Checkpoint{
-          resource: reference(),
+          resource: reference() | Folder.t(),
           source: Checkpoint.source() | nil,
           options: Options.t()
         }
   @type result(value) :: {:ok, value} | {:error, Error.t()}
 
   @spec keys(t()) :: result([String.t()])
+  def keys(%{resource: %Folder{} = folder}), do: Folder.keys(folder)
   def keys(ckpt), do: put_path(Call.checkpoint_keys(ckpt.resource), ckpt)
 
   @spec entries(t()) :: result([Entry.t()])
+  def entries(%{resource: %Folder{} = folder}), do: Folder.entries(folder)
   def entries(ckpt), do: put_path(Call.checkpoint_entries(ckpt.resource, :all), ckpt)
 
   # Returns, for each dotted name, the list of entries that have it: at most 20.
   @spec entries(t(), [String.t()]) :: result([[Entry.t()]])
+  def entries(%{resource: %Folder{} = folder}, names), do: Folder.entries(folder, names)
   def entries(ckpt, names), do: put_path(Call.checkpoint_entries(ckpt.resource, names), ckpt)
 
   @spec metadata(t()) :: result(map())
+  def metadata(%{resource: %Folder{} = folder}), do: Folder.metadata(folder)
   def metadata(ckpt), do: put_path(Call.checkpoint_metadata(ckpt.resource), ckpt)
 
   @spec storages(t()) :: result([map()])
+  def storages(%{resource: %Folder{}}), do: {:ok, []}
   def storages(ckpt), do: put_path(Call.checkpoint_storages(ckpt.resource), ckpt)
 
   @spec records(t()) :: result([String.t()])
+  def records(%{resource: %Folder{}}), do: {:ok, []}
   def records(ckpt), do: put_path(Call.checkpoint_records(ckpt.resource), ckpt)
 
   # Returns the object with one of the terms, which are in file order, in place of each tensor.
   @spec object(t(), [term()]) :: result(term())
+  def object(%{resource: %Folder{} = folder} = ckpt, terms),
+    do: put_path(Folder.object(folder, terms, ckpt.options), ckpt)
+
   def object(ckpt, terms) do
     call = Call.checkpoint_object(ckpt.resource, List.to_tuple(terms), style(ckpt.options))
     put_path(call, ckpt)
@@ -47,12 +58,17 @@ defmodule ExTorch.Checkpoint.Handle do
 
   # Returns the tensor, or the entries with the name if there are none or several.
   @spec tensor(t(), String.t() | non_neg_integer()) :: result(Tensor.t() | [Entry.t()])
+  def tensor(%{resource: %Folder{} = folder} = ckpt, name),
+    do: put_path(Folder.tensor(folder, name, ckpt.options), ckpt)
+
   def tensor(ckpt, name),
     do: put_path(Call.checkpoint_tensor(ckpt.resource, name, ckpt.options.verify), ckpt)
 
   # Returns bytes of a record, or nil if there is no such record.
   @spec read_record(t(), String.t(), non_neg_integer(), non_neg_integer() | nil) ::
           result(binary() | nil)
+  def read_record(%{resource: %Folder{}}, _name, _offset, _length), do: {:ok, nil}
+
   def read_record(ckpt, name, offset, length) do
     verify = ckpt.options.verify
     put_path(Call.checkpoint_read_record(ckpt.resource, name, offset, length, verify), ckpt)
