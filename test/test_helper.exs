@@ -14,10 +14,15 @@ unless ExTorch.Test.Nginx.available?() do
   IO.puts("nginx was not found: tests of HTTP that need it are skipped")
 end
 
+unless ExTorch.Test.Peers.available?() do
+  IO.puts("epmd was not found: tests with several nodes are skipped")
+end
+
 exclude =
   if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
     if(ExTorch.Test.Nginx.available?(), do: [], else: [:nginx]) ++
+    if(ExTorch.Test.Peers.available?(), do: [], else: [:peers]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

@@ -15,6 +15,8 @@ defmodule ExTorch.Application do
       {:error, error} -> Logger.error(Exception.message(error))
     end
 
-    Supervisor.start_link([], strategy: :one_for_one, name: ExTorch.Supervisor)
+    # The readers and workers that other nodes start here.
+    children = [{Task.Supervisor, name: ExTorch.Tasks}]
+    Supervisor.start_link(children, strategy: :one_for_one, name: ExTorch.Supervisor)
   end
 end

@@ -3,7 +3,7 @@ defmodule ExTorch.Source do
   A behaviour for reading checkpoints from something other than a path or a binary.
 
   Functions that read checkpoints accept any struct whose module implements this behaviour. `ExTorch.Source.HTTP` reads
-  from web servers.
+  from web servers, `ExTorch.Source.Remote` from other nodes.
 
       defmodule MySource do
         @behaviour ExTorch.Source

@@ -225,7 +225,10 @@ defmodule ExTorch.Streaming do
   defdelegate gunzip(enumerable), to: Gzip, as: :new
 
   @doc """
-  Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`.
+  Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`, or to a process.
+
+  A process, which may be on another node, receives it with `recv(sender)`. Up to eight chunks are under way at a time; the
+  bytes of tensors are sent from their own memory.
 
   Blocks while the socket's send buffer is full. After an error, a part of the message may have been sent: close the
   socket.
@@ -236,19 +239,23 @@ defmodule ExTorch.Streaming do
 
     * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
-  @spec send(term(), Socket.t(), keyword()) :: :ok | {:error, Error.t()}
+  @spec send(term(), Socket.t() | pid(), keyword()) :: :ok | {:error, Error.t()}
   def send(term, socket, opts \\ []) do
     opts = Options.validate!(opts, [timeout: :infinity] ++ Saver.stream_options())
     {timeout, opts} = Keyword.pop!(opts, :timeout)
-    Socket.send(socket, save(term, opts), timeout)
+
+    if is_pid(socket),
+      do: ExTorch.Streaming.Process.send(socket, save(term, opts), Options.timeout!(timeout)),
+      else: Socket.send(socket, save(term, opts), timeout)
   end
 
   @doc "Same as `send/3` but raises on error."
-  @spec send!(term(), Socket.t(), keyword()) :: :ok
+  @spec send!(term(), Socket.t() | pid(), keyword()) :: :ok
   def send!(term, socket, opts \\ []), do: Error.unwrap!(send(term, socket, opts))
 
   @doc """
-  Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`.
+  Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`, or from a process that calls `send/3`
+  (then `:buffer` and `:chunk` are not used).
 
   Returns the term and the bytes that were read past its end. Pass these bytes as `:buffer` when you receive the next
   message. If the peer closes the connection before a message begins, the error is `:closed`, within a message it is
@@ -262,15 +269,20 @@ defmodule ExTorch.Streaming do
     * `:chunk` - the maximum number of bytes to receive at once. Defaults to 256 KiB.
     * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
-  @spec recv(Socket.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
+  @spec recv(Socket.t() | pid(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, opts \\ []) do
     known = Socket.recv_options()
     opts = Options.validate!(opts, known ++ Loader.known_options())
     {socket_opts, opts} = Keyword.split(opts, Keyword.keys(known))
-    Socket.recv(socket, Loader.check!(opts), socket_opts)
+    options = Loader.check!(opts)
+
+    if is_pid(socket),
+      do:
+        ExTorch.Streaming.Process.recv(socket, options, Options.timeout!(socket_opts[:timeout])),
+      else: Socket.recv(socket, options, socket_opts)
   end
 
   @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."
-  @spec recv!(Socket.t(), keyword()) :: {term(), binary()}
+  @spec recv!(Socket.t() | pid(), keyword()) :: {term(), binary()}
   def recv!(socket, opts \\ []), do: Error.unwrap!(recv(socket, opts))
 end
