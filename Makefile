@@ -7,6 +7,7 @@
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
 #   make bench      every script of bench/       make fuzz     readers and writers under libFuzzer, a minute each
+#   make cluster    three nodes load one checkpoint, one of them is killed halfway
 #   make fire       damaged input, faults and kills: a table of what was survived, in about ten minutes
 #   make format     mix format and clang-format  make clean    remove what was built
 #   make help       print this text
@@ -39,7 +40,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo cluster test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
@@ -74,7 +75,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo test check coverage cross fuzz fire matrix bench clean format
+.PHONY: all example pickle_load help demo cluster test check coverage cross fuzz fire matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
@@ -146,6 +147,10 @@ help:
 demo: setup-build
 	@$(MAKE) --no-print-directory all
 	@$(MIX) run --no-deps-check scripts/demo.exs
+
+cluster: setup-build
+	@$(MAKE) --no-print-directory all
+	@$(MIX) run --no-deps-check scripts/cluster.exs
 
 test: setup-test
 	@$(MAKE) --no-print-directory all example pickle_load

@@ -83,7 +83,7 @@ defmodule ExTorch.MixProject do
         Checkpoints: [
           ExTorch.Checkpoint,
           ExTorch.Checkpoint.Entry,
-          ~r/^ExTorch\.(Source|DCP)/
+          ~r/^ExTorch\.(Source|DCP|Cluster)/
         ],
         "Python values": ~r/^ExTorch\.Python/,
         Streams: ~r/^ExTorch\.Streaming/,

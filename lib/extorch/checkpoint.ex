@@ -68,6 +68,7 @@ defmodule ExTorch.Checkpoint do
     Handle,
     Lookup,
     Options,
+    Partition,
     Reader,
     SourceReader,
     StateDict,
@@ -248,6 +249,24 @@ defmodule ExTorch.Checkpoint do
   @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), name()) :: Entry.t()
   def entry!(ckpt, name), do: Error.unwrap!(entry(ckpt, name))
+
+  @doc """
+  Divides the tensors into `n` lists of names, to be loaded by `n` processes or nodes.
+
+  The option `:by` is:
+
+    * `:bytes` - the lists have about the same number of bytes (the default)
+    * `:layer` - the same, but tensors of a layer (`"layers.3."`) stay together and the layers keep their order, as for a
+      pipeline
+    * a function of an entry - the same for tensors for which it returns the same term
+
+  Tensors that share a storage stay together with `:bytes`.
+  """
+  @spec partition(t(), pos_integer(), keyword()) :: [[String.t()]]
+  def partition(%__MODULE__{} = ckpt, n, opts \\ []) when is_integer(n) and n > 0 do
+    opts = ExTorch.Options.validate!(opts, by: :bytes)
+    ckpt |> entries() |> Partition.partition(n, opts[:by])
+  end
 
   @doc "Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor."
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
