@@ -636,7 +636,7 @@ defimpl Inspect, for: ExTorch.Checkpoint do
 
   defp source(path) when is_binary(path), do: Text.name(Path.basename(path))
   defp source({:binary, binary}), do: Text.plural(byte_size(binary), "byte")
-  defp source(%module{}), do: Kernel.inspect(module)
+  defp source(%_{} = source), do: ExTorch.Source.label(source)
   defp source(nil), do: "in memory"
 
   defp names([]), do: ""

@@ -77,7 +77,7 @@ defmodule ExTorch.Source.HTTPTest do
     test "a lazy checkpoint reads what it is asked for", %{server: server} do
       {:ok, ckpt} = Checkpoint.open(Nginx.url(server, "/model.pt"))
       assert Enum.sort(Checkpoint.keys(ckpt)) == ["big", "small", "table"]
-      assert inspect(ckpt) =~ "/model.pt, 3 tensors"
+      assert inspect(ckpt) =~ "/model.pt (zip), 3 tensors"
       opened = Nginx.log(server)
       assert length(opened) <= 5
       Nginx.clear_log(server)
