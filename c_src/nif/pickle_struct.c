@@ -151,6 +151,26 @@ static xt_status put_numpy_scalar(xt_pickle_walk *w, const xt_pickle_task *t) {
 
 /* ---- Tensors ---- */
 
+/* torch reads no untyped storages from legacy files, and some dtypes have no others. */
+static xt_status check_storages(xt_pickle_walk *w, const xt_pickle_task *t, const xt_save_tensor *tensor) {
+  for (int i = 0; w->draft->plan->format->id_views && i < tensor->view_count; i++) {
+    const xt_save_view *view = &tensor->views[i];
+    if (!view->untyped && xt_pickler_storage_class(view->dtype)) continue;
+    char path[XT_PATH_TEXT];
+    xt_pickle_walk_describe(w, t->path, path, sizeof path);
+    return xt_error_set(w->error, XT_STATUS_unsupported,
+                        "cannot save term%s: torch cannot read %s tensors from legacy files; use another format or "
+                        "convert the tensor first",
+                        path, xt_dtype_get(view->dtype)->name);
+  }
+  return XT_STATUS_ok;
+}
+
+static void drop_views(xt_save_tensor *tensor) {
+  for (int i = 0; i < tensor->view_count; i++)
+    if (tensor->views[i].drop) tensor->views[i].drop(tensor->views[i].owner);
+}
+
 /* Describes a tensor. The caller drops *handle. */
 static xt_status take_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_tensor **handle,
                              xt_save_tensor *out) {
@@ -167,6 +187,9 @@ static xt_status take_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF
     xt_pickle_walk_describe(w, t->path, path, sizeof path);
     xt_error_set(w->error, status, "cannot save term%s: %s", path, inner.message);
   }
+  if (status != XT_STATUS_ok || (status = check_storages(w, t, out)) == XT_STATUS_ok) return status;
+  drop_views(out);
+  xt_tensor_drop(*handle);
   return status;
 }
 
@@ -197,8 +220,11 @@ static xt_status put_raw_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
       !enif_inspect_binary(w->env, bytes, &data))
     return xt_pickle_walk_fail(w, t, "its dtype, shape, strides or data is invalid");
   view->storage_bytes = data.size;
+  view->untyped = !xt_pickler_storage_class(view->dtype) || data.size % xt_dtype_get(view->dtype)->size;
   const char *problem = xt_save_view_problem(view);
   if (problem) return xt_pickle_walk_fail(w, t, problem);
+  xt_status status = check_storages(w, t, &tensor);
+  if (status != XT_STATUS_ok) return status;
   view->owner = enif_alloc_env();
   if (!view->owner) return xt_pickle_walk_no_memory(w);
   view->drop = free_env;

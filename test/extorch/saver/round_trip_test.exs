@@ -16,9 +16,20 @@ defmodule ExTorch.Saver.RoundTripTest do
 
         for format <- [:zip, :legacy, :streaming], opts <- [[], [compact: true]] do
           path = Path.join(dir, "again.#{format}")
-          assert ExTorch.save(original, path, [format: format, fsync: false] ++ opts) == :ok
-          assert same?(ExTorch.load!(path, ordered: true), original)
-          assert same?(ExTorch.load!(path, verify: true), ExTorch.load!(unquote(file)))
+
+          case ExTorch.save(original, path, [format: format, fsync: false] ++ opts) do
+            :ok ->
+              assert same?(ExTorch.load!(path, ordered: true), original)
+              assert same?(ExTorch.load!(path, verify: true), ExTorch.load!(unquote(file)))
+
+            # torch cannot read dtypes without a storage class from legacy files
+            {:error, error} ->
+              assert %{reason: :unsupported, message: message} = error
+              assert format == :legacy and unquote(file) =~ "dtypes"
+
+              assert message =~
+                       ~r/cannot save term\[.*torch cannot read u?\w+ tensors from legacy/
+          end
         end
       end
     end
@@ -31,7 +42,9 @@ defmodule ExTorch.Saver.RoundTripTest do
       safe = Fixtures.weights_only()
 
       pairs =
-        for file <- Enum.filter(@fixtures, &readable?/1), format <- [:zip, :legacy] do
+        for file <- Enum.filter(@fixtures, &readable?/1),
+            format <- [:zip, :legacy],
+            not (format == :legacy and file =~ "dtypes") do
           path = Path.join(dir, "#{:erlang.phash2({file, format})}.pt")
 
           :ok =
@@ -65,6 +78,7 @@ defmodule ExTorch.Saver.RoundTripTest do
       "script",
       "cpp_",
       "constant",
+      "frozen",
       "attributes",
       "several",
       "1.13.0a0/sparse"
