@@ -238,7 +238,8 @@ defmodule ExTorch do
   in `save/3`; with `:max_shard_size`, or if it is a directory or ends in `.index.json`, the result is a Hugging Face
   index with shards.
 
-  A file is mapped, and its tensors are written from the mapping, so that memory stays bounded. Records that cannot be
+  A file is mapped, and its tensors are written from the mapping, so that memory stays bounded. With `:dtype`, one
+  converted tensor is in memory at a time. Records that cannot be
   mapped (compressed, misaligned or of the other byte order) are read into memory. A source that is not a file is copied
   to a temporary file beside the sink, unless its tensors have less than 32 MiB.
 

@@ -171,15 +171,17 @@ static void drop_views(xt_save_tensor *tensor) {
     if (tensor->views[i].drop) tensor->views[i].drop(tensor->views[i].owner);
 }
 
-/* Describes a tensor. The caller drops *handle. */
+/* Describes a tensor, or a %Cast{} of one. The caller drops *handle. */
 static xt_status take_tensor(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM term, xt_tensor **handle,
                              xt_save_tensor *out) {
   xt_tensor_resource *resource;
+  xt_dtype dtype;
   if (!xt_get_tensor(w->env, term, &resource)) return xt_pickle_walk_fail(w, t, "the tensor has no resource");
   xt_status status = xt_tensor_take(resource, handle, w->error);
   if (status == XT_STATUS_ok) {
     status = xt_save_tensor_describe(*handle, out, w->error);
     if (status != XT_STATUS_ok) xt_tensor_drop(*handle);
+    else if (xt_get_cast(w->env, term, &dtype)) xt_save_tensor_cast(out, dtype);
   }
   if (status == XT_STATUS_released || status == XT_STATUS_unsupported) {
     char path[XT_PATH_TEXT];
@@ -271,7 +273,8 @@ static xt_status put_subclass(xt_pickle_walk *w, const xt_pickle_task *t) {
 }
 
 xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, ERL_NIF_TERM module) {
-  if (module == xt_am_module_tensor || module == xt_am_module_blob_view) return put_tensor(w, t);
+  if (module == xt_am_module_tensor || module == xt_am_module_blob_view || module == xt_am_module_cast)
+    return put_tensor(w, t);
   if (module == xt_am_module_dict) return xt_pickle_walk_put_pairs(w, t, field(w, t->term, xt_am_pairs));
   if (module == xt_am_module_bytes || module == xt_am_module_byte_array || module == xt_am_module_raw_text)
     return put_wrapped(w, t, module);

@@ -108,8 +108,40 @@ xt_status xt_save_tensor_describe(xt_tensor *handle, xt_save_tensor *out, xt_err
   return status;
 }
 
+void xt_save_tensor_cast(xt_save_tensor *t, xt_dtype dtype) {
+  xt_save_view *view = &t->views[0];
+  if (t->kind != XT_SAVE_STRIDED || dtype == t->dtype) return;
+  view->cast = view->staged = true;
+  view->from = view->dtype;
+  view->dtype = t->dtype = dtype;
+}
+
+static xt_status cast(xt_tensor *tensor, xt_dtype dtype, xt_tensor **out, xt_error *error) {
+  xt_arena arena = {NULL};
+  xt_value args[] = {{.kind = XT_VALUE_TENSOR, .tensor = tensor},
+                     {.kind = XT_VALUE_NAME, .name = {.text = xt_dtype_get(dtype)->name}}},
+           *results;
+  xt_op_call op = {.name = "aten::to.dtype", .args = args, .arg_count = 2};
+  size_t count = 0;
+  xt_status status = xt_torch->op(&op, &arena, &results, &count, error);
+  if (status == XT_STATUS_ok) *out = results[0].tensor;
+  xt_arena_free(&arena);
+  return status;
+}
+
+/* Returns the tensor of a view, converted if it is cast, in plain contiguous CPU memory. */
+static xt_status plain(const xt_save_view *view, xt_tensor **out, xt_error *error) {
+  xt_tensor *converted = NULL;
+  if (!view->cast) return xt_torch->tensor_plain(view->owner, out, error);
+  xt_status status = cast(view->owner, view->dtype, &converted, error);
+  if (status != XT_STATUS_ok) return status;
+  status = xt_torch->tensor_plain(converted, out, error);
+  xt_tensor_drop(converted);
+  return status;
+}
+
 xt_status xt_save_tensor_fetch(const xt_save_view *view, xt_tensor **fetched, xt_error *error) {
-  xt_status status = xt_torch->tensor_plain(view->owner, fetched, error);
+  xt_status status = plain(view, fetched, error);
   if (status != XT_STATUS_ok) return status;
   status = xt_tensor_check_memory(view->owner, error);
   if (status == XT_STATUS_ok) return status;

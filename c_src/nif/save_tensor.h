@@ -9,6 +9,9 @@
  * tensors that they are views of; the sizes of the tensor are valid as long as its handle. */
 xt_status xt_save_tensor_describe(xt_tensor *handle, xt_save_tensor *out, xt_error *error);
 
+/* Lets the elements of a strided tensor be converted to another dtype when they are written. */
+void xt_save_tensor_cast(xt_save_tensor *tensor, xt_dtype dtype);
+
 /* Converts the view of a payload to plain contiguous CPU memory. The caller drops *fetched. */
 xt_status xt_save_tensor_fetch(const xt_save_view *view, xt_tensor **fetched, xt_error *error);
 

@@ -123,13 +123,15 @@ static xt_status plan_object(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_plan *pl
   return status;
 }
 
+/* `dtype` points to the dtype that a tensor is converted to, or is NULL. */
 static xt_status add_named(xt_save_plan *plan, const ErlNifBinary *name, xt_tensor_resource *resource,
-                           xt_error *error) {
+                           const xt_dtype *dtype, xt_error *error) {
   xt_tensor *handle;
   xt_save_tensor tensor;
   xt_status status = xt_tensor_take(resource, &handle, error);
   if (status != XT_STATUS_ok) return status;
   status = xt_save_tensor_describe(handle, &tensor, error);
+  if (status == XT_STATUS_ok && dtype) xt_save_tensor_cast(&tensor, *dtype);
   if (status == XT_STATUS_ok)
     status = xt_save_plan_add_named(plan, (const char *)name->data, name->size, &tensor, error);
   xt_tensor_drop(handle);
@@ -143,12 +145,13 @@ static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, x
   const ERL_NIF_TERM *pair;
   int arity;
   xt_tensor_resource *resource;
+  xt_dtype dtype;
   xt_status status = XT_STATUS_ok;
   while (status == XT_STATUS_ok && enif_get_list_cell(env, list, &head, &list)) {
     if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
         !xt_get_tensor(env, pair[1], &resource))
       return xt_error_set(error, XT_STATUS_bad_argument, "expected a list of {name, tensor} for safetensors");
-    status = add_named(plan, &name, resource, error);
+    status = add_named(plan, &name, resource, xt_get_cast(env, pair[1], &dtype) ? &dtype : NULL, error);
   }
   return status == XT_STATUS_ok ? xt_save_plan_finish_named(plan, duplicate, error) : status;
 }
@@ -156,7 +159,7 @@ static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, x
 /* saver_begin(term, format, root directory, {compact?, duplicate?}, [{metadata's key, value}])
  *   :: {:ok, {saver, payload bytes}, 0} | {:error, e}
  *
- * For safetensors the term is a list of {name, tensor}. */
+ * For safetensors the term is a list of {name, tensor}. A tensor may be a %Cast{}. */
 ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifBinary root;
   xt_error error;

@@ -54,6 +54,12 @@ bool xt_get_dtype(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out) {
   return *out != XT_DTYPE_COUNT;
 }
 
+bool xt_get_cast(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out) {
+  ERL_NIF_TERM module, dtype;
+  return enif_get_map_value(env, term, xt_am___struct__, &module) && module == xt_am_module_cast &&
+         enif_get_map_value(env, term, xt_am_dtype, &dtype) && xt_get_dtype(env, dtype, out);
+}
+
 bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out) {
   const ERL_NIF_TERM *pair;
   int arity, index = -1;

@@ -125,6 +125,7 @@
   X(module_ref, "Elixir.ExTorch.Python.Ref")                        \
   X(module_entry, "Elixir.ExTorch.Checkpoint.Entry")                \
   X(module_blob_view, "Elixir.ExTorch.Tensor.BlobView")             \
+  X(module_cast, "Elixir.ExTorch.Saver.Cast")                       \
   X(module_map_set, "Elixir.MapSet")
 
 #define XT_DECLARE_ATOM(name) extern ERL_NIF_TERM xt_am_##name;
@@ -140,6 +141,7 @@ void xt_term_load(ErlNifEnv *env);
 /* Decoding. Each function returns false if the term has another type or is out of range. */
 bool xt_get_bool(ErlNifEnv *env, ERL_NIF_TERM term, bool *out);
 bool xt_get_dtype(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out);   /* torch's names, short names, Nx types */
+bool xt_get_cast(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out);    /* the dtype of a %Cast{} */
 bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out); /* :cpu, :cuda, {:cuda, n} … */
 bool xt_get_dims(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *dims, int *ndim); /* a tuple or list of integers */
 bool xt_get_float(ErlNifEnv *env, ERL_NIF_TERM term, double *out);             /* also :nan, :infinity, :neg_infinity */

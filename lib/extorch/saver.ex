@@ -5,6 +5,7 @@ defmodule ExTorch.Saver do
 
   alias ExTorch.{DType, Error, Options, Progress, Tensor}
   alias ExTorch.Native.Call
+  alias ExTorch.Saver.Cast
 
   @formats [:zip, :legacy, :streaming, :safetensors]
   @endings Map.merge(
@@ -269,6 +270,7 @@ defmodule ExTorch.Saver do
 
   defp tensor_of(%Tensor{} = tensor), do: {:ok, tensor}
   defp tensor_of(%Tensor.BlobView{tensor: tensor}), do: {:ok, tensor}
+  defp tensor_of(%Cast{} = cast), do: {:ok, cast}
   defp tensor_of(_), do: :error
 
   defp unique([{name, _}, {name, _} | _]),

@@ -217,6 +217,77 @@ defmodule ExTorch.ConvertTest do
     assert reason(fn -> ExTorch.convert!(pt, out, dtype: fn _ -> :x end) end) == :bad_argument
   end
 
+  @tag :python
+  test "converted values are those of torch, also of views", %{tmp_dir: dir} do
+    [pt, out, st] = Enum.map(~w(a.pt out.pt out.safetensors), &Path.join(dir, &1))
+
+    Python.run!(
+      """
+      import torch, sys
+      torch.manual_seed(3)
+      x = torch.randn(40, 30) * 100
+      torch.save({"x": x, "t": torch.randn(8, 9).t(), "part": torch.randn(9, 9)[2:5, ::3], "d": x.double() / 3,
+                  "i": torch.arange(5), "nan": torch.tensor([float("nan"), float("inf"), -1e30]), "e": torch.zeros(0, 2)},
+                 sys.argv[1])
+      """,
+      [pt]
+    )
+
+    for dtype <- [:float16, :bfloat16, :float64] do
+      assert ExTorch.convert(pt, out, dtype: dtype) == :ok
+      assert ExTorch.convert(pt, st, dtype: dtype) == :ok
+      assert same?(out, st)
+
+      assert Python.run!(
+               """
+               import torch, sys
+               a, b, dtype = torch.load(sys.argv[1]), torch.load(sys.argv[2]), getattr(torch, sys.argv[3])
+               assert list(a) == list(b)
+               for k in a:
+                   want = a[k].to(dtype) if a[k].is_floating_point() else a[k]
+                   assert want.dtype == b[k].dtype and want.shape == b[k].shape, k
+                   assert torch.equal(want.nan_to_num(123.), b[k].nan_to_num(123.)) if want.is_floating_point() else torch.equal(want, b[k]), k
+               print("same")
+               """,
+               [pt, out, to_string(dtype)]
+             ) == "same\n"
+    end
+  end
+
+  test "one converted tensor is in memory at a time", %{tmp_dir: dir} do
+    tensor = ExTorch.rand({1024, 1024})
+    pt = save(Map.new(1..20, &{"w#{&1}", ExTorch.add(tensor, &1)}), dir, "a.pt", fsync: false)
+    Tensor.release(tensor)
+    ExTorch.Memory.collect()
+    before = ExTorch.Memory.live().bytes
+    table = :ets.new(:peak, [:public])
+    done = spawn_link(fn -> watch(table, 0) end)
+
+    for sink <- ["out.safetensors", "out.pt", "shards.safetensors"] do
+      opts = if sink == "shards.safetensors", do: [max_shard_size: "20MB"], else: []
+      opts = [dtype: :float16, fsync: false] ++ opts
+      assert ExTorch.convert(pt, Path.join(dir, sink), opts) == :ok
+    end
+
+    send(done, {:stop, self()})
+    assert_receive :stopped
+    [{:peak, peak}] = :ets.lookup(table, :peak)
+    # all of them are 40 MiB
+    assert peak - before < 8 * 1024 * 1024
+    assert Path.wildcard(Path.join(dir, "shards-*-of-00003.safetensors")) |> length() == 3
+  end
+
+  defp watch(table, peak) do
+    peak = max(peak, ExTorch.Memory.live().bytes)
+    :ets.insert(table, {:peak, peak})
+
+    receive do
+      {:stop, pid} -> send(pid, :stopped)
+    after
+      1 -> watch(table, peak)
+    end
+  end
+
   test "shards, out and in", %{tmp_dir: dir} do
     weights = Map.new(1..9, &{"layer.#{&1}.weight", ExTorch.full({10}, &1)})
     pt = save(weights, dir, "a.pt")
@@ -283,6 +354,11 @@ defmodule ExTorch.ConvertTest do
     assert {:error, %Error{message: message}} = ExTorch.convert(pt, out)
     assert message =~ "duplicate: true"
     assert ExTorch.convert(pt, out, duplicate: true) == :ok
+    assert {:error, %Error{message: message}} = ExTorch.convert(pt, out, dtype: :float16)
+    assert message =~ "duplicate: true"
+    assert ExTorch.convert(pt, out, dtype: :float16, duplicate: true) == :ok
+    float8 = ExTorch.convert(pt, out, dtype: :float8_e4m3fn, duplicate: true)
+    assert float8 == :ok or match?({:error, %Error{reason: :unsupported}}, float8)
 
     for bad <- [
           [tensors_only: 1],

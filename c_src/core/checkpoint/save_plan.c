@@ -21,14 +21,14 @@ static uint64_t count_bytes(const xt_save_view *view) {
   return (uint64_t)count_elements(view) * xt_dtype_get(view->dtype)->size;
 }
 
-/* Returns the number of bytes from the first element to the end of the last one. */
+/* Returns the number of bytes in memory from the first element to the end of the last one. */
 static uint64_t span(const xt_save_view *view) {
   int64_t last = 0;
   for (int d = 0; d < view->ndim; d++) {
     if (!view->sizes[d]) return 0;
     last += (view->sizes[d] - 1) * view->strides[d];
   }
-  return (uint64_t)(last + 1) * xt_dtype_get(view->dtype)->size;
+  return (uint64_t)(last + 1) * xt_dtype_get(view->cast ? view->from : view->dtype)->size;
 }
 
 static bool is_contiguous(const xt_save_view *view) {
@@ -60,7 +60,7 @@ const char *xt_save_view_problem(const xt_save_view *view) {
 static void choose_memory(xt_save_view *view, bool compact) {
   if (view->untyped) return;
   if (view->staged) {
-    view->storage = NULL;
+    view->storage = view->cast ? view->data : NULL; /* by which equal views are found */
     view->storage_bytes = count_bytes(view);
     return;
   }
@@ -94,30 +94,43 @@ void xt_save_tensor_drop(const xt_save_tensor *t) {
 /* ---- Payloads that views share ---- */
 
 /* Sort key. Views of the same `class` can share a storage: they have the same dtype, are a whole number of elements
- * apart, and are all typed or all untyped. Within a class, views are ordered by address. Staged and empty views never
- * share a storage. */
+ * apart, and are all typed or all untyped. Within a class, views are ordered by address. Views that are cast share a
+ * storage if they are equal. Other staged views and empty ones never share one. */
 typedef struct {
   uint32_t class;
   uintptr_t base;
+  uint64_t bytes; /* of a view that is cast, otherwise 0 */
   size_t view;
 } sort_key;
 
 enum { REMAINDER_BITS = 8, DTYPE_BITS = 8 };
-enum { UNTYPED, TYPED, ALONE };
+enum { UNTYPED, TYPED, CAST, ALONE };
 
-static bool is_alone(const xt_save_view *view) { return view->staged || !view->storage_bytes; }
+static int kind_of(const xt_save_view *view) {
+  if (!view->storage_bytes || (view->staged && !view->cast)) return ALONE;
+  return view->cast ? CAST : view->untyped ? UNTYPED : TYPED;
+}
+
+static bool is_equal(const xt_save_view *a, const xt_save_view *b) {
+  if (a->ndim != b->ndim || a->from != b->from) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->sizes[d] != b->sizes[d] || a->strides[d] != b->strides[d]) return false;
+  return true;
+}
 
 static sort_key key_of(const xt_save_view *view, size_t index) {
   uintptr_t base = (uintptr_t)view->storage;
-  uint32_t kind = is_alone(view) ? ALONE : view->untyped ? UNTYPED : TYPED;
+  uint32_t kind = (uint32_t)kind_of(view);
   uint32_t class = (kind << DTYPE_BITS | (uint32_t)view->dtype) << REMAINDER_BITS;
-  return (sort_key){class | (uint32_t)(base % xt_dtype_get(view->dtype)->size), base, index};
+  uint32_t remainder = kind == CAST ? 0 : (uint32_t)(base % xt_dtype_get(view->dtype)->size);
+  return (sort_key){class | remainder, base, kind == CAST ? view->storage_bytes : 0, index};
 }
 
 static int by_memory(const void *a, const void *b) {
   const sort_key *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
   return x->view < y->view ? -1 : 1;
 }
 
@@ -125,6 +138,13 @@ typedef struct {
   uintptr_t base, end;
   size_t number; /* 1 + index of the payload; 0 if it has none yet */
 } group;
+
+/* Returns whether a view shares the storage of the group of the view before it, which is of the same class. */
+static bool can_join(const xt_save_plan *p, const xt_save_view *view, const sort_key *before, const group *g) {
+  int kind = kind_of(view);
+  if (kind == CAST) return before->base == (uintptr_t)view->storage && is_equal(view, &p->views[before->view]);
+  return kind != ALONE && (uintptr_t)view->storage < g->end;
+}
 
 /* Sorts the views and joins those that overlap in memory into groups. Returns the number of groups. */
 static size_t group_views(const xt_save_plan *p, sort_key *sorted, group *groups, size_t *group_of) {
@@ -134,7 +154,7 @@ static size_t group_views(const xt_save_plan *p, sort_key *sorted, group *groups
   for (size_t i = 0; i < p->view_count; i++) {
     const xt_save_view *view = &p->views[sorted[i].view];
     uintptr_t base = sorted[i].base, end = base + view->storage_bytes;
-    bool joins = i && sorted[i].class == sorted[i - 1].class && !is_alone(view) && base < groups[count - 1].end;
+    bool joins = i && sorted[i].class == sorted[i - 1].class && can_join(p, view, &sorted[i - 1], &groups[count - 1]);
     if (!joins) groups[count++] = (group){base, end, 0};
     else if (end > groups[count - 1].end) groups[count - 1].end = end;
     group_of[sorted[i].view] = count - 1;
@@ -223,7 +243,7 @@ static xt_status check_overlaps(const xt_save_plan *p, xt_error *error) {
   if (!ranges) return no_memory(error);
   for (size_t i = 0; i < p->view_count; i++) {
     uintptr_t data = (uintptr_t)p->views[i].data;
-    uint64_t bytes = p->views[i].staged ? 0 : span(&p->views[i]);
+    uint64_t bytes = p->views[i].staged && !p->views[i].cast ? 0 : span(&p->views[i]);
     if (bytes) ranges[count++] = (memory_range){data, data + bytes, i};
   }
   qsort(ranges, count, sizeof *ranges, by_address);

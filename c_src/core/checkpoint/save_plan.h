@@ -24,7 +24,9 @@ typedef struct {
   xt_device device;
   bool staged;  /* not plain CPU memory: fetched as contiguous elements when it is written */
   bool untyped; /* its storage has no dtype and counts bytes */
-  void *owner;  /* keeps the memory in place until `drop` is called; not used if `drop` is NULL */
+  bool cast;    /* staged, because its memory has the dtype `from`; equal views share a payload */
+  xt_dtype from;
+  void *owner; /* keeps the memory in place until `drop` is called; not used if `drop` is NULL */
   void (*drop)(void *owner);
 
   /* set by the plan */

@@ -4,6 +4,7 @@ defmodule ExTorch.Convert.DTypes do
 
   alias ExTorch.Checkpoint.{Entry, StateDict}
   alias ExTorch.{DType, Error, Options, Tensor}
+  alias ExTorch.Saver.Cast
 
   @type t :: (String.t(), Entry.t() -> DType.dtype() | nil) | nil
 
@@ -41,35 +42,41 @@ defmodule ExTorch.Convert.DTypes do
     end
   end
 
-  # Returns the tensors of the items, converted. Names of one tensor stay tied.
+  # Returns the tensors of the items, to be converted when they are written. Names of one tensor stay tied.
   @spec cast([Tensor.t() | struct()], [StateDict.item()], t()) ::
-          {:ok, [Tensor.t() | struct()]} | {:error, Error.t()}
+          {:ok, [Tensor.t() | Cast.t() | struct()]} | {:error, Error.t()}
   def cast(tensors, _items, nil), do: {:ok, tensors}
 
   def cast(tensors, items, dtype) do
-    {cast, _seen} =
-      Enum.map_reduce(Enum.zip(tensors, items), %{}, fn {tensor, {name, ckpt, entry}}, seen ->
-        to = dtype.(name, entry)
-        view = {ckpt.resource, entry.storage, entry.offset, entry.shape, entry.strides, to}
-
-        cond do
-          to in [nil, entry.dtype] -> {tensor, seen}
-          is_map_key(seen, view) and entry.storage != nil -> {seen[view], seen}
-          true -> tensor |> convert(name, entry, to) |> then(&{&1, Map.put(seen, view, &1)})
-        end
-      end)
-
-    {:ok, cast}
+    {:ok,
+     for {tensor, {name, _ckpt, entry}} <- Enum.zip(tensors, items) do
+       case dtype.(name, entry) do
+         nil -> tensor
+         to when to == entry.dtype -> tensor
+         to -> convert(tensor, name, entry, to)
+       end
+     end}
   rescue
     error in Error -> {:error, error}
   end
 
-  defp convert(%Tensor{} = tensor, _name, entry, to) do
+  defp convert(tensor, name, entry, to) do
+    if DType.supported?(to),
+      do: convert_supported(tensor, name, entry, to),
+      else: raise(Error.new(:unsupported, "the linked LibTorch does not support the dtype #{to}"))
+  end
+
+  defp convert_supported(%Tensor{} = tensor, _name, %{kind: kind}, to)
+       when kind in [:tensor, :parameter],
+       do: %Cast{tensor: tensor, dtype: to}
+
+  # Sparse and quantized tensors, which are small.
+  defp convert_supported(%Tensor{} = tensor, _name, entry, to) do
     converted = Tensor.to(tensor, dtype: to)
     if entry.requires_grad, do: Tensor.requires_grad(converted, true), else: converted
   end
 
-  defp convert(_raw, name, entry, to) do
+  defp convert_supported(_raw, name, entry, to) do
     raise Error.new(
             :unsupported,
             "#{inspect(name)} cannot be converted to #{to}: the linked LibTorch does not support #{entry.dtype}"

@@ -12,6 +12,7 @@ defmodule ExTorch.Store.ShardWriter do
 
   alias ExTorch.Archive.AtomicFile
   alias ExTorch.{Error, Saver, Tensor}
+  alias ExTorch.Saver.Cast
   alias ExTorch.Store.{Directory, Engine, Leftovers, Options, ShardIndex}
 
   @spec write(Path.t(), [{String.t(), Tensor.t()}], Options.t()) :: :ok | {:error, Error.t()}
@@ -46,7 +47,7 @@ defmodule ExTorch.Store.ShardWriter do
   defp split(pairs, limit) do
     {shards, last, _} =
       Enum.reduce(pairs, {[], [], 0}, fn {_, tensor} = pair, {shards, shard, size} ->
-        bytes = Tensor.nbytes(tensor)
+        bytes = Cast.nbytes(tensor)
 
         if shard != [] and size + bytes > limit,
           do: {[Enum.reverse(shard) | shards], [pair], bytes},
@@ -118,7 +119,7 @@ defmodule ExTorch.Store.ShardWriter do
 
   defp write_index(file, named, metadata) do
     pairs = for {shard, pairs} <- named, {name, _} <- pairs, do: {name, shard}
-    bytes = for {_, pairs} <- named, {_, t} <- pairs, reduce: 0, do: (n -> n + Tensor.nbytes(t))
+    bytes = for {_, pairs} <- named, {_, t} <- pairs, reduce: 0, do: (n -> n + Cast.nbytes(t))
     write_text(file, ShardIndex.text(pairs, bytes, metadata))
   end
 

@@ -146,6 +146,32 @@ static void staged_views_are_fetched(void) {
 }
 
 /* The storage of an untyped view is what its owner has, and counts bytes. So does one without a storage class. */
+static xt_save_view cast_of(xt_dtype dtype, size_t at, const int64_t *count) {
+  xt_save_view view = view_of(dtype, at, count);
+  view.staged = view.cast = true;
+  view.from = XT_float32;
+  return view;
+}
+
+static void casts_share_a_payload_if_they_are_equal(void) {
+  const int64_t ten = 10, five = 5, twos[] = {2};
+  xt_save_plan plan = {.format = &xt_zip_write};
+  add(&plan, cast_of(XT_float16, 400, &ten));
+  add(&plan, cast_of(XT_float16, 400, &five)); /* another shape */
+  add(&plan, cast_of(XT_float16, 400, &ten));
+  add(&plan, cast_of(XT_float64, 400, &ten)); /* another dtype */
+  xt_save_view every_second = cast_of(XT_float16, 400, &five);
+  every_second.strides = twos;
+  add(&plan, every_second);
+  add(&plan, view_of(XT_float32, 400, &ten)); /* not cast */
+  share(&plan);
+  CHECK(plan.count == 5 && plan.views[0].payload == 0 && plan.views[2].payload == 0);
+  CHECK(!plan.payloads[0].data && plan.payloads[0].bytes == 20 && plan.payloads[0].numel == 10);
+  CHECK(plan.payloads[1].bytes == 10 && plan.payloads[2].bytes == 80 && plan.payloads[3].bytes == 10);
+  CHECK(plan.payloads[4].data == memory && !plan.views[2].offset);
+  finish(&plan);
+}
+
 static void untyped_storages_count_bytes(void) {
   const int64_t two = 2;
   xt_save_plan plan = {.format = &xt_zip_write, .compact = true};
@@ -333,7 +359,7 @@ static void every_failing_allocation_is_reported(void) {
 int main(void) {
   return RUN_TESTS("save plan", views_of_a_storage_share_it, compact_views_share_only_what_overlaps,
                    unaligned_views_do_not_share, odd_storages_are_not_written_whole, empty_views_have_empty_payloads,
-                   staged_views_are_fetched, untyped_storages_count_bytes, agrees_with_chains_of_overlaps,
-                   problems_of_views_of_users, named_tensors_are_payloads, named_tensors_must_not_share_memory,
-                   safetensors_refuses, every_failing_allocation_is_reported);
+                   staged_views_are_fetched, casts_share_a_payload_if_they_are_equal, untyped_storages_count_bytes,
+                   agrees_with_chains_of_overlaps, problems_of_views_of_users, named_tensors_are_payloads,
+                   named_tensors_must_not_share_memory, safetensors_refuses, every_failing_allocation_is_reported);
 }
