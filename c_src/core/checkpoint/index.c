@@ -139,7 +139,7 @@ typedef struct {
   text_buffer name;
 } walker;
 
-enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1, MAX_INTEGER = 8192 /* bytes */ };
+enum { MAX_KEY_NODES = 1000, MAX_TUPLE = (1 << 24) - 1, MAX_INTEGER = 16384 /* bytes */ };
 
 static xt_status no_memory(walker *w) {
   return xt_error_set(w->error, XT_STATUS_no_memory, "out of memory while indexing the tensors");

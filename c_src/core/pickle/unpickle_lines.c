@@ -6,7 +6,7 @@
 #include "core/pickle/unpickle_internal.h"
 
 enum {
-  MAX_DIGITS = 20000,   /* the time of the conversion grows with the square; Python reads 4,300 digits at most */
+  MAX_DIGITS = 39000,   /* the time of the conversion grows with the square; Python reads 4,300 digits at most */
   SMALL_DIGITS = 18,    /* always fit in 64 bits */
   CHUNK_DIGITS = 19,    /* the most digits that always fit in an unsigned 64-bit number */
   DIGITS_PER_LIMB = 19, /* a limb has 64 bits */

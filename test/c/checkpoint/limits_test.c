@@ -47,9 +47,8 @@ typedef struct {
 static const counted in_pickles[] = {
     {"dimensions of an array", ARRAY, "I1\n", ARRAY_END, 64, XT_STATUS_corrupt, "65 dimensions"},
     {"nodes of a key", "}(", "I7\n", "tI1\ns", 999, XT_STATUS_limit, "dict key has more than 1000 nodes"},
-    {"digits of an integer", "I", "0", "\n", 63, XT_STATUS_unsupported, "decimal integer of 64 digits"},
+    {"digits of an integer", "I", "7", "\n", 39000, XT_STATUS_unsupported, "decimal integer of 39001 digits"},
     {"digits of a float", "F", "0", "\n", 63, XT_STATUS_corrupt, "invalid decimal float"},
-    {"bytes of a line", "V", "x", "\n", (1 << 20) - 1, XT_STATUS_corrupt, "longer than 1048576 bytes"},
 };
 
 static void limits_in_pickles(void) {
@@ -78,7 +77,7 @@ static void items_of_a_tuple(void) {
 
 /* To print an integer takes time that grows with the square of its size. */
 static void bytes_of_an_integer(void) {
-  enum { MOST = 8192, LONG4 = 0x8b };
+  enum { MOST = 16384, LONG4 = 0x8b };
   for (uint32_t size = MOST; size <= MOST + 1; size++) {
     xt_buffer pickle = {0};
     PUT(&pickle, "\x80\2");
