@@ -419,7 +419,8 @@ defmodule ExTorch.Checkpoint do
   The source may be any checkpoint, also a whole pickled module, a TorchScript file, a Hugging Face index or the
   directory that contains one. The names are those of `keys/1`. Names of one tensor stay tied: they share memory.
   Parameters keep their `requires_grad` mark. Of a pickled module, the map has what its `state_dict()` has in Python:
-  parameters and persistent buffers, but no other attributes.
+  parameters and persistent buffers, but no other attributes. Of a TorchScript file, it has all tensors: the file does not
+  say in its data which attributes are parameters.
 
       iex> path = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
       iex> training = %{"model" => %{"weight" => ExTorch.ones({2}), "bias" => ExTorch.zeros({1})}, "epoch" => 3}

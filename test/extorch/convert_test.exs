@@ -317,6 +317,13 @@ defmodule ExTorch.ConvertTest do
       assert same?(pt, index)
     end
 
+    me = self()
+    progress = fn done, total -> send(me, {done, total}) end
+    assert ExTorch.convert(pt, folder, max_shard_size: 100, on_progress: progress) == :ok
+    # of all shards, and once
+    assert_received {720, 720}
+    refute_received {_, _}
+
     assert {:error, %Error{reason: :bad_argument}} =
              ExTorch.convert(pt, Path.join(dir, "x.safetensors"),
                max_shard_size: 5,

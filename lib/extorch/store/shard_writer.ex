@@ -11,7 +11,7 @@ defmodule ExTorch.Store.ShardWriter do
   # All files are synced to disk before the step that relies on them.
 
   alias ExTorch.Archive.AtomicFile
-  alias ExTorch.{Error, Saver, Tensor}
+  alias ExTorch.{Error, Progress, Saver, Tensor}
   alias ExTorch.Saver.Cast
   alias ExTorch.Store.{Directory, Engine, Leftovers, Options, ShardIndex}
 
@@ -134,17 +134,28 @@ defmodule ExTorch.Store.ShardWriter do
 
   # ---- 2. Writing ----
 
+  # Progress is that of all shards.
   defp write_shards(path, named, options) do
-    Enum.find_value(named, :ok, fn {name, pairs} ->
-      dict = %ExTorch.Python.Dict{pairs: pairs}
+    total = for {_, pairs} <- named, reduce: 0, do: (sum -> sum + nbytes(pairs))
+    progress = Progress.new(options.on_progress, total)
 
-      case ExTorch.save(dict, sibling(path, name), shard_options(name, options)) do
-        :ok -> nil
+    Enum.reduce_while(named, 0, fn {name, pairs}, done ->
+      report = fn written, _total -> Progress.report(progress, min(done + written, total)) end
+      opts = shard_options(name, %{options | on_progress: report})
+
+      case ExTorch.save(%ExTorch.Python.Dict{pairs: pairs}, sibling(path, name), opts) do
+        :ok -> {:cont, done + nbytes(pairs)}
         # The shard is gone: its name would tell nothing.
-        error -> Error.put_path(error, path)
+        error -> {:halt, Error.put_path(error, path)}
       end
     end)
+    |> case do
+      {:error, error} -> {:error, error}
+      _done -> Progress.finish(progress)
+    end
   end
+
+  defp nbytes(pairs), do: for({_, tensor} <- pairs, reduce: 0, do: (n -> n + Cast.nbytes(tensor)))
 
   defp shard_options(name, options) do
     if Path.extname(name) == ".safetensors",
