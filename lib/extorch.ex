@@ -197,9 +197,9 @@ defmodule ExTorch do
   ## Options
 
     * `:format` - `:zip` (the format of `torch.save` since 1.6), `:legacy` (before 1.6), `:streaming`
-      (`torch.distributed`), `:safetensors`, or `:dcp`: a folder of `torch.distributed.checkpoint` (`ExTorch.DCP`), with
+      (`torch.distributed`), `:safetensors`, `:npy` (one tensor), `:npz` (a map of tensors), or `:dcp`: a folder of `torch.distributed.checkpoint` (`ExTorch.DCP`), with
       the option `:fsync` only. By default the ending of the path decides: `.safetensors` is
-      `:safetensors`; `.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.tar` and no ending are `:zip`. Other endings are an
+      `:safetensors`, `.npy` and `.npz` are those of numpy, and `.pt`, `.pth`, `.bin`, `.ckpt`, `.pkl`, `.tar` and no ending are `:zip`. Other endings are an
       error.
     * `:compact` - if `true`, saves only the bytes that tensors refer to instead of whole storages. Defaults to `false`.
     * `:fsync` - if `false`, does not wait until the data is on disk. This is faster. The file is still replaced

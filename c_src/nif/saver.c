@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/formats/legacy.h"
+#include "core/formats/npy.h"
 #include "core/formats/safetensors.h"
 #include "core/formats/torch_stream.h"
 #include "core/formats/zip.h"
@@ -88,6 +89,8 @@ static const xt_format_writer *get_format(ERL_NIF_TERM term) {
   if (term == xt_am_zip) return &xt_zip_write;
   if (term == xt_am_legacy) return &xt_legacy_write;
   if (term == xt_am_streaming) return &xt_torch_stream_write;
+  if (term == xt_am_npy) return &xt_npy_write;
+  if (term == xt_am_npz) return &xt_npz_write;
   return term == xt_am_safetensors ? &xt_safetensors_write : NULL;
 }
 
@@ -150,7 +153,7 @@ static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, x
   while (status == XT_STATUS_ok && enif_get_list_cell(env, list, &head, &list)) {
     if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
         !xt_get_tensor(env, pair[1], &resource))
-      return xt_error_set(error, XT_STATUS_bad_argument, "expected a list of {name, tensor} for safetensors");
+      return xt_error_set(error, XT_STATUS_bad_argument, "expected a list of {name, tensor}");
     status = add_named(plan, &name, resource, xt_get_cast(env, pair[1], &dtype) ? &dtype : NULL, error);
   }
   return status == XT_STATUS_ok ? xt_save_plan_finish_named(plan, duplicate, error) : status;
@@ -159,7 +162,7 @@ static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, x
 /* saver_begin(term, format, root directory, {compact?, duplicate?}, [{metadata's key, value}])
  *   :: {:ok, {saver, payload bytes}, 0} | {:error, e}
  *
- * For safetensors the term is a list of {name, tensor}. A tensor may be a %Cast{}. */
+ * For safetensors, npy and npz the term is a list of {name, tensor}. A tensor may be a %Cast{}. */
 ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifBinary root;
   xt_error error;

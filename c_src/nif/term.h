@@ -96,6 +96,8 @@
   X(described)      \
   X(done)           \
   X(up)             \
+  X(npy)            \
+  X(npz)            \
   X(checksums)      \
   X(constants)      \
   X(present)        \

@@ -7,9 +7,9 @@ defmodule ExTorch.Saver do
   alias ExTorch.Native.Call
   alias ExTorch.Saver.Cast
 
-  @formats [:zip, :legacy, :streaming, :safetensors]
+  @formats [:zip, :legacy, :streaming, :safetensors, :npy, :npz]
   @endings Map.merge(
-             %{".safetensors" => :safetensors},
+             %{".safetensors" => :safetensors, ".npy" => :npy, ".npz" => :npz},
              Map.new(~w(.pt .pth .bin .ckpt .pkl .tar) ++ [""], &{&1, :zip})
            )
   @options [
@@ -25,8 +25,9 @@ defmodule ExTorch.Saver do
 
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
-    {format, rest} = Keyword.pop(opts, :format)
-    if format == :dcp, do: save_folder(term, path, rest), else: save_file(term, path, opts)
+    if Keyword.keyword?(opts) and opts[:format] == :dcp,
+      do: save_folder(term, path, Keyword.delete(opts, :format)),
+      else: save_file(term, path, opts)
   end
 
   # A folder of torch.distributed.checkpoint with one writer.
@@ -85,7 +86,8 @@ defmodule ExTorch.Saver do
   end
 
   defp begin(term, format, root, options, metadata) do
-    flags = {options[:compact], options[:duplicate]}
+    # numpy's files have no shared arrays: their bytes are written for each
+    flags = {options[:compact], options[:duplicate] or format in [:npy, :npz]}
     Call.saver_begin(term, format, root, flags, metadata)
   end
 
@@ -208,7 +210,7 @@ defmodule ExTorch.Saver do
 
   # Sorts the tensors so that all of them are aligned: by element size, largest first, then by name.
   defp prepare(term, :safetensors) do
-    with {:ok, pairs} <- pairs(term),
+    with {:ok, pairs} <- pairs(term, :safetensors),
          sorted = List.keysort(pairs, 0),
          :ok <- unique(sorted) do
       widths = Enum.group_by(sorted, fn {_name, tensor} -> DType.size(tensor.dtype) end)
@@ -216,34 +218,60 @@ defmodule ExTorch.Saver do
     end
   end
 
+  defp prepare(term, :npz) do
+    with {:ok, pairs} <- pairs(term, :npz),
+         sorted = List.keysort(pairs, 0),
+         :ok <- unique(sorted),
+         do: {:ok, sorted}
+  end
+
+  defp prepare(term, :npy) do
+    case tensor_of(term) do
+      {:ok, tensor} ->
+        {:ok, [{"array", tensor}]}
+
+      :error ->
+        message = "expected a tensor to save as npy, got #{inspect(term, limit: 3)}"
+        {:error, Error.new(:bad_argument, message <> "; save several as npz")}
+    end
+  end
+
   defp prepare(term, _format), do: {:ok, term}
 
-  defp pairs(%ExTorch.Python.Dict{pairs: pairs}), do: check_pairs(pairs)
-  defp pairs(%_{} = other), do: not_a_dict(other)
-  defp pairs(term) when is_map(term), do: check_pairs(Map.to_list(term))
-  defp pairs(term) when is_list(term), do: check_pairs(term)
-  defp pairs(other), do: not_a_dict(other)
+  defp pairs(%ExTorch.Python.Dict{pairs: pairs}, format), do: check_pairs(pairs, format)
+  defp pairs(%_{} = other, format), do: not_a_dict(other, format)
+  defp pairs(term, format) when is_map(term), do: check_pairs(Map.to_list(term), format)
+  defp pairs(term, format) when is_list(term), do: check_pairs(term, format)
+  defp pairs(other, format), do: not_a_dict(other, format)
 
-  defp not_a_dict(other) do
+  defp not_a_dict(other, format) do
     {:error,
      Error.new(
        :bad_argument,
-       "expected a map of names and tensors to save as safetensors, got #{inspect(other, limit: 3)}"
+       "expected a map of names and tensors to save as #{format}, got #{inspect(other, limit: 3)}"
      )}
   end
 
-  defp check_pairs(pairs) do
+  # A name in an npz file is that of a record.
+  defp bad_name?("__metadata__", :safetensors), do: true
+
+  defp bad_name?(name, :npz),
+    do: name == "" or String.contains?(name, <<0>>) or byte_size(name) > 60_000
+
+  defp bad_name?(_name, _format), do: false
+
+  defp check_pairs(pairs, format) do
     Enum.reduce_while(pairs, {:ok, []}, fn
       {name, value}, {:ok, pairs} when is_binary(name) or is_atom(name) ->
         name = to_string(name)
 
-        case tensor_of(value) do
-          _ when name == "__metadata__" ->
+        case if(bad_name?(name, format), do: :bad_name, else: tensor_of(value)) do
+          :bad_name ->
             {:halt,
              {:error,
               Error.new(
                 :bad_argument,
-                "__metadata__ cannot be the name of a tensor in a safetensors file"
+                "#{String.slice(name, 0, 50)} cannot be the name of a tensor in a #{format} file"
               )}}
 
           {:ok, tensor} ->
@@ -259,12 +287,12 @@ defmodule ExTorch.Saver do
              {:error,
               Error.new(
                 :bad_argument,
-                "expected term[#{inspect(name)}] to be a tensor to save as safetensors, got #{inspect(value, limit: 3)}"
+                "expected term[#{inspect(name)}] to be a tensor to save as #{format}, got #{inspect(value, limit: 3)}"
               )}}
         end
 
       other, _pairs ->
-        {:halt, not_a_dict(other)}
+        {:halt, not_a_dict(other, format)}
     end)
   end
 

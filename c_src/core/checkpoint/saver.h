@@ -44,9 +44,11 @@ typedef struct xt_saver {
   size_t borrowed_size, borrowed_at;
 
   /* zip */
-  xt_buffer central; /* the central directory so far */
-  uint64_t records;  /* number of entries in it */
-  uint64_t header;   /* offset of the current record */
+  xt_buffer central;   /* the central directory so far */
+  uint64_t records;    /* number of entries in it */
+  uint64_t header;     /* offset of the current record */
+  size_t prefix_size;  /* npz: of the array's header, which precedes the payload in the record */
+  uint32_t prefix_crc; /* of it */
   uint64_t names_hash, crc_hash;
 } xt_saver;
 

@@ -9,10 +9,12 @@
 #define XT_FORMATS_NPY_H
 
 #include "core/checkpoint/format.h"
+#include "core/checkpoint/saver.h"
 #include "core/formats/npy_header.h"
 
 extern const xt_format xt_npy_format, xt_npz_format;
 extern const xt_push_parser xt_npy_push;
+extern const xt_format_writer xt_npy_write, xt_npz_write; /* of one tensor; of named tensors */
 
 /* Makes the tensor of an array whose storage begins at its first element, or with its header if it is in a record. */
 xt_status xt_npy_add_tensor(xt_opening *o, const xt_npy_header *header, const char *key, size_t key_size,

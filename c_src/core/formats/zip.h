@@ -40,6 +40,15 @@ extern const xt_format xt_zip_format;
 extern const xt_push_parser xt_zip_push;
 extern const xt_format_writer xt_zip_write;
 
+/* ---- Writing; npz files are written by the same functions ---- */
+
+/* Write what is before and after the data of a record whose name ends in a NUL. `at` is the offset of its header. */
+void xt_zip_put_header(xt_saver *s, const char *name, uint64_t size);
+void xt_zip_finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at);
+
+/* Writes the central directory and the end records. */
+void xt_zip_put_end(xt_saver *s);
+
 /* ---- The central directory ---- */
 
 enum {

@@ -11,16 +11,23 @@ enum { ALIGNMENT = 64, FLAGS = 0x0808, FLAGS_EMPTY = 0x0800, ZIP64_LIMIT = 0xFFF
 
 static uint32_t saturate(uint64_t value) { return value >= ZIP64_LIMIT ? ZIP64_LIMIT : (uint32_t)value; }
 
+/* An npz file has no root directory. */
+static bool has_root(const xt_saver *s) { return s->plan->format == &xt_zip_write; }
+
 static void put_name(const xt_saver *s, xt_buffer *out, const char *name) {
-  xt_buffer_text(out, s->plan->root);
-  xt_buffer_byte(out, '/');
+  if (has_root(s)) {
+    xt_buffer_text(out, s->plan->root);
+    xt_buffer_byte(out, '/');
+  }
   xt_buffer_text(out, name);
 }
 
-static size_t name_size(const xt_saver *s, const char *name) { return strlen(s->plan->root) + 1 + strlen(name); }
+static size_t name_size(const xt_saver *s, const char *name) {
+  return (has_root(s) ? strlen(s->plan->root) + 1 : 0) + strlen(name);
+}
 
 /* As in files of torch, the 32-bit sizes are 0 even if a zip64 extra field contains the values. */
-static void put_header(xt_saver *s, const char *name, uint64_t size) {
+void xt_zip_put_header(xt_saver *s, const char *name, uint64_t size) {
   uint64_t at = xt_saver_at(s);
   size_t zip64_size = (size >= ZIP64_LIMIT ? 16u : 0u) + (at >= ZIP64_LIMIT ? 8u : 0u);
   if (zip64_size) zip64_size += 4;
@@ -67,7 +74,7 @@ static void put_central(xt_saver *s, const char *name, uint64_t size, uint32_t c
 }
 
 /* Writes the descriptor, adds the entry of the central directory and updates the hashes of the serialization id. */
-static void finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
+void xt_zip_finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t crc, uint64_t at) {
   if (size) {
     size_t width = size >= ZIP64_LIMIT || at >= ZIP64_LIMIT ? 8 : 4;
     xt_buffer_put(&s->out, "PK\7\10", 4);
@@ -83,9 +90,9 @@ static void finish_record(xt_saver *s, const char *name, uint64_t size, uint32_t
 
 static void put_record(xt_saver *s, const char *name, const void *data, size_t size) {
   uint64_t at = xt_saver_at(s);
-  put_header(s, name, size);
+  xt_zip_put_header(s, name, size);
   xt_saver_append(s, data, size);
-  finish_record(s, name, size, libdeflate_crc32(0, data, size), at);
+  xt_zip_finish_record(s, name, size, libdeflate_crc32(0, data, size), at);
 }
 
 static void begin(xt_saver *s) {
@@ -106,13 +113,13 @@ static void before(xt_saver *s, size_t i) {
   char name[MAX_NAME];
   record_name(s, i, name);
   s->header = xt_saver_at(s);
-  put_header(s, name, s->plan->payloads[i].bytes);
+  xt_zip_put_header(s, name, s->plan->payloads[i].bytes);
 }
 
 static void after(xt_saver *s, size_t i, uint32_t crc) {
   char name[MAX_NAME];
   record_name(s, i, name);
-  finish_record(s, name, s->plan->payloads[i].bytes, crc, s->header);
+  xt_zip_finish_record(s, name, s->plan->payloads[i].bytes, crc, s->header);
 }
 
 static void end(xt_saver *s) {
@@ -120,6 +127,10 @@ static void end(xt_saver *s) {
   put_record(s, "version", "3\n", 2);
   snprintf(id, sizeof id, "%020" PRIu64 "%020" PRIu64, s->names_hash, s->crc_hash);
   put_record(s, ".data/serialization_id", id, 40);
+  xt_zip_put_end(s);
+}
+
+void xt_zip_put_end(xt_saver *s) {
   uint64_t directory = xt_saver_at(s), size = s->central.size;
   xt_buffer *out = &s->out;
   xt_saver_append(s, s->central.data, s->central.size);

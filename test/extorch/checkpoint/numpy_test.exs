@@ -173,6 +173,87 @@ defmodule ExTorch.Checkpoint.NumpyTest do
     end
   end
 
+  # ---- Saving ----
+
+  @tag :python
+  @tag :tmp_dir
+  test "numpy reads what is saved", %{tmp_dir: tmp} do
+    base = ExTorch.arange(24, dtype: :float32)
+
+    tensors =
+      for dtype <-
+            ~w(bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128)a,
+          into: %{
+            "t" => Tensor.transpose(ExTorch.op("view", [base, [4, 6]])),
+            "base" => base,
+            "scalar" => ExTorch.tensor(5),
+            "empty" => ExTorch.op("zeros", [[0, 3]]),
+            "name with é" => ExTorch.tensor([1.5])
+          },
+          do: {to_string(dtype), Tensor.to(ExTorch.op("view", [base, [2, 3, 4]]), dtype: dtype)}
+
+    npz = Path.join(tmp, "all.npz")
+    :ok = ExTorch.save(tensors, npz)
+    File.write!(Path.join(tmp, "stream.npz"), saved(tensors, format: :npz))
+    for {name, tensor} <- tensors, do: :ok = ExTorch.save(tensor, Path.join(tmp, name <> ".npy"))
+    File.write!(Path.join(tmp, "streamed.npy"), saved(base, format: :npy))
+
+    lines =
+      for {name, tensor} <- tensors do
+        hex = Base.encode16(Tensor.to_binary(Tensor.contiguous(tensor)), case: :lower)
+        "#{name}|#{tensor.dtype}|#{tensor.shape |> Tuple.to_list() |> Enum.join(",")}|#{hex}"
+      end
+
+    File.write!(Path.join(tmp, "list.txt"), Enum.join(lines, "\n"))
+
+    Python.run!(
+      """
+      import sys, numpy, zipfile
+      dir = sys.argv[1] + "/"
+      archives = [numpy.load(dir + name + ".npz") for name in ("all", "stream")]
+      assert zipfile.ZipFile(dir + "all.npz").testzip() is None
+      lines = open(dir + "list.txt", encoding="utf-8").read().split("\\n")
+      assert all(len(a.files) == len(lines) for a in archives)
+      for line in lines:
+          name, dtype, shape, data = line.split("|")
+          for a in [a[name] for a in archives] + [numpy.load(dir + name + ".npy")]:
+              assert str(a.dtype) == dtype, (name, a.dtype)
+              assert ",".join(map(str, a.shape)) == shape, name
+              assert numpy.ascontiguousarray(a).tobytes().hex() == data, name
+      assert numpy.load(dir + "streamed.npy").tolist() == list(range(24))
+      """,
+      [tmp]
+    )
+
+    # and ExTorch reads it again, with checksums
+    for opts <- [[verify: true], [mmap: true]] do
+      loaded = ExTorch.load!(npz, opts)
+      assert Map.keys(loaded) == Map.keys(tensors)
+      for {name, tensor} <- tensors, do: assert(Tensor.equal?(loaded[name], tensor), name)
+    end
+  end
+
+  @tag :tmp_dir
+  test "what numpy's files cannot have is refused", %{tmp_dir: tmp} do
+    tensor = ExTorch.tensor([1.0])
+    save = &ExTorch.save(&1, Path.join(tmp, &2))
+    assert {:error, %{reason: :bad_argument, message: message}} = save.(%{"a" => tensor}, "a.npy")
+    assert message =~ "save several as npz"
+
+    assert {:error, %{reason: :bad_argument, message: message}} =
+             save.(%{"a" => [tensor]}, "a.npz")
+
+    assert message =~ "to save as npz"
+    assert {:error, %{reason: :bad_argument}} = save.(tensor, "a.npz")
+    assert {:error, %{reason: :bad_argument}} = save.(%{"" => tensor}, "a.npz")
+    assert {:error, %{reason: :bad_argument}} = save.(%{<<"a", 0>> => tensor}, "a.npz")
+    half = Tensor.to(tensor, dtype: :bfloat16)
+    assert {:error, %{reason: :unsupported, message: message}} = save.(%{"w" => half}, "a.npz")
+    assert message =~ "bfloat16"
+    assert {:error, %{reason: :unsupported}} = save.(half, "a.npy")
+    assert File.ls!(tmp) == []
+  end
+
   # ---- Damaged files ----
 
   @tag :python
