@@ -32,6 +32,7 @@ defmodule ExTorch.Source do
   storages are read at once): neighboring small tensors with one call, large ones piece by piece into their own memory.
   """
 
+  alias ExTorch.Checkpoint.SourceReader
   alias ExTorch.Source.HTTP
 
   @type t :: struct()
@@ -141,9 +142,9 @@ defmodule ExTorch.Source do
     case open(source) do
       {:ok, %module{} = opened} ->
         try do
-          with {:ok, size} <- module.size(opened),
+          with {:ok, size} <- SourceReader.size(opened),
                :ok <- check_size(size, limit, opened),
-               do: if(size == 0, do: {:ok, ""}, else: module.read_at(opened, 0, size))
+               do: if(size == 0, do: {:ok, ""}, else: SourceReader.read_at(opened, 0, size))
         after
           module.close(opened)
         end

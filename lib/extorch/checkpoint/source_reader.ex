@@ -6,12 +6,14 @@ defmodule ExTorch.Checkpoint.SourceReader do
   alias ExTorch.Checkpoint.{Handle, Options}
   alias ExTorch.Native.Call
 
+  @max_size 2 ** 62
+
   # The index of an entry or the name of a record.
   @type target :: non_neg_integer() | String.t()
 
   @spec open(Source.t(), Options.native()) :: Handle.result(reference())
-  def open(%module{} = source, native_opts) do
-    with {:ok, size} <- call(module, :size, [source]),
+  def open(source, native_opts) do
+    with {:ok, size} <- size(source),
          {:ok, {resource, need}} <-
            Call.source_reader_open(size, native_opts) do
       fill_or_close(source, resource, need)
@@ -70,6 +72,25 @@ defmodule ExTorch.Checkpoint.SourceReader do
          do: read_ranges(source, ranges, [{offset, bytes} | pieces])
   end
 
+  # Returns the size of the source. A server may declare any number.
+  @spec size(Source.t()) :: Handle.result(non_neg_integer())
+  def size(%module{} = source) do
+    case call(module, :size, [source]) do
+      {:ok, size} when is_integer(size) and size in 0..@max_size ->
+        {:ok, size}
+
+      {:ok, other} ->
+        {:error,
+         Error.new(
+           :io,
+           "expected #{inspect(module)}.size to return a number of bytes, got #{Error.quoted(other)}"
+         )}
+
+      error ->
+        error
+    end
+  end
+
   # Reads exactly `size` bytes.
   @spec read_at(Source.t(), non_neg_integer(), non_neg_integer()) ::
           {:ok, binary()} | {:error, Error.t()}
@@ -82,7 +103,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
         {:error,
          Error.new(
            :io,
-           "expected read_at to return #{size} bytes at #{offset}, got #{inspect(other, limit: 3)}"
+           "expected read_at to return #{size} bytes at #{offset}, got #{Error.quoted(other)}"
          )}
 
       {:ok, bytes} ->
@@ -110,7 +131,7 @@ defmodule ExTorch.Checkpoint.SourceReader do
          Error.new(
            :io,
            "expected #{inspect(module)}.#{function} to return {:ok, value} or {:error, reason}, " <>
-             "got #{inspect(other, limit: 3)}"
+             "got #{Error.quoted(other)}"
          )}
     end
   end
@@ -121,5 +142,5 @@ defmodule ExTorch.Checkpoint.SourceReader do
   def source_error(%module{}, function, reason), do: source_error(module, function, reason)
 
   def source_error(module, function, reason) when is_atom(module),
-    do: Error.new(:io, "#{inspect(module)}.#{function} failed: #{inspect(reason)}")
+    do: Error.new(:io, "#{inspect(module)}.#{function} failed: #{Error.quoted(reason)}")
 end

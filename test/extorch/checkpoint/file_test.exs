@@ -431,6 +431,7 @@ defmodule ExTorch.CheckpointFileTest do
       defstruct [:path, :how]
       @impl true
       def size(%{how: :size}), do: {:error, :enoent}
+      def size(%{how: {:size, size}}), do: {:ok, size}
       def size(%{how: :longer, path: path}), do: {:ok, File.stat!(path).size + 1000}
       def size(%{path: path}), do: {:ok, File.stat!(path).size}
       @impl true
@@ -450,6 +451,13 @@ defmodule ExTorch.CheckpointFileTest do
 
     assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :size))
     assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :short))
+
+    for size <- [-1, 2 ** 62 + 1, 2 ** 70, 1.0, nil, "100"] do
+      source = struct(FaultySource, path: path, how: {:size, size})
+      assert {:error, %{reason: :io, message: message}} = ExTorch.load(source)
+      assert message =~ "size to return a number of bytes"
+      assert {:error, %{reason: :io}} = ExTorch.Source.read_all(source, 1000)
+    end
 
     assert {:error, %{reason: :io, message: "gone"}} =
              ExTorch.load(struct(FaultySource, path: path, how: :error))
