@@ -8,6 +8,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   alias ExTorch.Native.Call
 
   @step_bytes 64 * 1024 * 1024
+  @collect_bytes 1024 * 1024
 
   @type result(value) :: Handle.result(value)
 
@@ -136,6 +137,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
       {:ok, {:need, offset, size, done}} ->
         progress = Progress.report(progress, done)
+        collect_piece(bytes)
         Source.prefetch(ckpt.source, fn -> [{offset, size} | ahead(batch)] end)
 
         with {:ok, bytes} <- SourceReader.read_at(ckpt.source, offset, size),
@@ -148,6 +150,12 @@ defmodule ExTorch.Checkpoint.BatchLoad do
         error
     end
   end
+
+  # The piece that was copied is garbage of this process, which would keep several of them.
+  defp collect_piece(bytes) when is_binary(bytes) and byte_size(bytes) >= @collect_bytes,
+    do: :erlang.garbage_collect(self(), type: :minor)
+
+  defp collect_piece(_bytes), do: true
 
   defp read_more(%{source: %_{}}, batch, bytes), do: fill(batch, bytes)
   defp read_more(_ckpt, batch, nil), do: step(batch)

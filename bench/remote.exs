@@ -1,0 +1,85 @@
+# How fast does a file of another node load, compared with a plain loop that sends binaries between the same two nodes?
+#
+# The loop sends the bytes of the file in messages of 8 MiB, two of them under way at a time, and the receiver drops them.
+Code.require_file("support/data.exs", __DIR__)
+Code.require_file("support/measure.exs", __DIR__)
+Code.require_file("../test/support/peers.ex", __DIR__)
+alias Bench.{Data, Measure}
+alias ExTorch.Test.Peers
+
+unless Peers.available?() do
+  IO.puts("epmd was not found")
+  System.halt(0)
+end
+
+path = Data.write(Path.join(Data.dir(), "remote.pt"), List.duplicate(4_000_000, 40), 4)
+size = File.stat!(path).size
+peer = Peers.start()
+piece = 8 * 1024 * 1024
+
+sender = """
+{:ok, file} = :file.open(path, [:raw, :read, :binary])
+
+send_next = fn send_next, at ->
+  case :file.pread(file, at, piece) do
+    {:ok, bytes} ->
+      send(to, {:piece, self(), bytes})
+      :erlang.garbage_collect()
+      receive do: (:next -> send_next.(send_next, at + piece))
+
+    :eof ->
+      send(to, {:end, self()})
+  end
+end
+
+receive do: (:next -> :ok)
+send_next.(send_next, 0)
+"""
+
+receive_all = fn receive_all ->
+  receive do
+    {:piece, from, bytes} ->
+      send(from, :next)
+      _ = byte_size(bytes)
+      :erlang.garbage_collect()
+      receive_all.(receive_all)
+
+    {:end, _from} ->
+      :ok
+  end
+end
+
+loop = fn ->
+  Task.await(
+    Task.async(fn ->
+      pid =
+        Node.spawn(peer.node, Code, :eval_string, [sender, [path: path, piece: piece, to: self()]])
+
+      # Two messages are under way.
+      send(pid, :next)
+      send(pid, :next)
+      receive_all.(receive_all)
+    end),
+    :infinity
+  )
+end
+
+load = fn ->
+  Task.await(
+    Task.async(fn ->
+      {:ok, state} = ExTorch.load(ExTorch.Source.Remote.new(peer.node, path))
+      40 = map_size(state)
+      for {_, tensor} <- state, do: ExTorch.Tensor.release(tensor)
+    end),
+    :infinity
+  )
+end
+
+loop.()
+load.()
+runs = for _ <- 1..5, do: {Measure.milliseconds(loop), Measure.milliseconds(load)}
+{loops, loads} = Enum.unzip(runs)
+Measure.print_runs("plain loop, #{div(size, 1_000_000)} MB", loops)
+ratio = Measure.ratio(Measure.median(loops), Measure.median(loads))
+Measure.print_runs("ExTorch.load of a remote file", loads, "#{ratio} of the speed of the loop")
+Peers.stop(peer)
