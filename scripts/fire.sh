@@ -68,7 +68,7 @@ figure() { # figure NAME OF_FIGURE: the sum over both processes
 }
 
 echo "== sweeps"
-[ "$form" = short ] || export EXTORCH_SWEEP=1
+[ "$form" = short ] || export EXTORCH_SWEEP=512 # bytes: see push_test.c and open_test.c
 # With sanitizers, which also report leaks. The cuts are too many for that: the fuzz targets cut under sanitizers.
 sweep open asan open_test "$all"
 sweep push plain push_test "$streamed"

@@ -93,6 +93,10 @@ enum Cost {
   WRAPPED = 1000  /* number to tensor */
 };
 
+/* LibTorch takes smaller sizes for addresses of symbolic ones, and reads there (c10::SymInt). No size, stride or
+ * dimension is as small. */
+bool is_symbolic(const c10::IValue &item) { return item.isInt() && item.toInt() < -(int64_t(1) << 62); }
+
 bool convert_list(const c10::TypePtr &element, const xt_value &value, int64_t repeat, c10::IValue &out, int &cost) {
   /* Sizes, dtypes, layouts and memory formats are passed as integers. */
   auto kind = element->kind();
@@ -103,7 +107,7 @@ bool convert_list(const c10::TypePtr &element, const xt_value &value, int64_t re
     list.reserve(value.list.count);
     for (size_t i = 0; i < value.list.count; i++) {
       c10::IValue item;
-      if (!convert_argument(element, value.list.items[i], 0, false, item, cost)) return false;
+      if (!convert_argument(element, value.list.items[i], 0, false, item, cost) || is_symbolic(item)) return false;
       list.push_back(std::move(item));
     }
     /* Like torch, accepts a list of one number for a parameter of type int[2]. */
@@ -112,7 +116,8 @@ bool convert_list(const c10::TypePtr &element, const xt_value &value, int64_t re
   } else {
     /* Like torch, accepts one number for a parameter of type int[2]. */
     c10::IValue item;
-    if (repeat <= 0 || value.kind == XT_VALUE_TENSOR || !convert_argument(element, value, 0, false, item, cost))
+    if (repeat <= 0 || value.kind == XT_VALUE_TENSOR || !convert_argument(element, value, 0, false, item, cost) ||
+        is_symbolic(item))
       return false;
     for (int64_t i = 0; i < repeat; i++) list.push_back(item);
     cost += REPEATED;
@@ -154,7 +159,7 @@ bool convert_argument(const c10::TypePtr &type, const xt_value &value, int64_t r
   case c10::TypeKind::SymIntType:
     if (value.kind != XT_VALUE_INT) return false;
     out = value.integer;
-    return true;
+    return type->kind() == c10::TypeKind::IntType || !is_symbolic(out);
   case c10::TypeKind::FloatType: {
     double number;
     if (value.kind == XT_VALUE_FLOAT) number = value.number;

@@ -218,6 +218,19 @@ defmodule ExTorch.OpTest do
       assert refused("batch_norm_update_stats", [empty, nil, nil, 0.1]) == :bad_argument
     end
 
+    # LibTorch would take them for addresses.
+    test "sizes below -2^62" do
+      t = ExTorch.ones({2, 3})
+
+      for size <- [-(2 ** 62) - 1, -(2 ** 63)] do
+        assert refused("sum_to_size", [t, [size, 1]]) == :bad_argument
+        assert refused("expand", [t, [size, 1]]) == :bad_argument
+        assert refused("view", [t, [size]]) == :bad_argument
+      end
+
+      assert refused("sum_to_size", [t, [-(2 ** 62), 1]]) == :torch
+    end
+
     test "operators that are not available" do
       t = ExTorch.ones({2, 2})
 
