@@ -6,7 +6,7 @@
 #include "core/formats/named_records.h"
 #include "core/formats/npy.h"
 
-enum { START, TAIL, DIRECTORY, RECORDS };
+enum { START, TAIL, DIRECTORY, RECORDS, MEMBERS }; /* members of an npz file */
 
 typedef struct {
   xt_zip zip;
@@ -31,7 +31,8 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
   size_t tail_size = c->file_size < XT_ZIP_TAIL ? c->file_size : XT_ZIP_TAIL;
   work *w = o->work;
   xt_status status;
-  switch (o->state++) {
+  int state = o->state++;
+  switch (state) {
   case START: return xt_opening_request(o, &w->tail, c->file_size - tail_size, tail_size, need, error);
   case TAIL:
     status = xt_zip_find_directory(&w->zip, w->tail, tail_size, c->file_size, error);
@@ -41,11 +42,11 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     if (status != XT_STATUS_ok) return status;
     find_checksums(c);
-    if (xt_npz_matches(&c->directory)) c->format = &xt_npz_format;
+    state = xt_npz_matches(&c->directory) ? MEMBERS : RECORDS;
+    if (state == MEMBERS) c->format = &xt_npz_format;
   }
-  o->state = RECORDS;
-  if (c->format == &xt_npz_format) return xt_npz_open(o, &w->npz, need, error);
-  return xt_named_records_open(o, &w->records, need, error);
+  o->state = state;
+  return state == MEMBERS ? xt_npz_open(o, &w->npz, need, error) : xt_named_records_open(o, &w->records, need, error);
 }
 
 static xt_match matches(const uint8_t *head, size_t size) {
