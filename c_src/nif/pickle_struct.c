@@ -50,10 +50,11 @@ static xt_status put_dtype(xt_pickle_walk *w, const xt_pickle_task *t) {
 
 static xt_status put_device(xt_pickle_walk *w, const xt_pickle_task *t) {
   ErlNifBinary type;
-  ErlNifSInt64 index;
-  bool indexed = enif_get_int64(w->env, field(w, t->term, xt_am_index), &index);
+  ErlNifSInt64 value;
+  bool indexed = enif_get_int64(w->env, field(w, t->term, xt_am_index), &value);
+  const int64_t index = indexed ? value : 0;
   if (!get_text(w, t->term, xt_am_type, &type)) return xt_pickle_walk_fail(w, t, "its type is not a string");
-  xt_pickler_put_device(w->out, (const char *)type.data, type.size, indexed ? &(int64_t){index} : NULL);
+  xt_pickler_put_device(w->out, (const char *)type.data, type.size, indexed ? &index : NULL);
   return XT_STATUS_ok;
 }
 

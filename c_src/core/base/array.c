@@ -16,9 +16,9 @@ size_t xt_array_next_room(size_t room, size_t count, size_t size) {
 bool xt_array_resize(void *array, size_t *room, size_t wanted, size_t size) {
   void *items; /* copied, because the array is a pointer of another type */
   memcpy(&items, array, sizeof items);
-  items = realloc(items, wanted * size);
-  if (!items) return false;
-  memcpy(array, &items, sizeof items);
+  void *resized = realloc(items, wanted * size);
+  if (!resized) return false;
+  memcpy(array, &resized, sizeof resized);
   *room = wanted;
   return true;
 }
