@@ -155,7 +155,10 @@ defmodule ExTorch.HostileFiles.Calls do
 
   # What a program does with a result: printing it, and reading and copying its first tensors.
   def run({:inspect, :path, opts}, {path, _}) do
-    with {:ok, term} <- ExTorch.load(path, opts), do: {:ok, byte_size(inspect(term))}
+    with {:ok, term} <- ExTorch.load(path, opts) do
+      inspect(term)
+      {:ok, term}
+    end
   end
 
   def run({:use, :path, opts}, {path, _}) do
