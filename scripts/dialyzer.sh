@@ -18,14 +18,14 @@ ERL_LIBS=$(elixir -e 'IO.write(Path.dirname(:code.lib_dir(:elixir)))')${ERL_LIBS
 export ERL_LIBS
 versions=$(elixir -e 'IO.write("otp-#{System.otp_release()}-#{:erlang.system_info(:version)}-elixir-#{System.version()}")')
 cache=${EXTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/extorch}/dialyzer
-plt=$cache/$versions.plt
+plt=$cache/$versions-mix.plt
 mkdir -p "$cache"
 
 # Applications that are not installed are left out, as their calls are not reported anyway.
 if [ ! -e "$plt" ]; then
   echo "building $plt"
   directories=$(elixir -e '
-    for app <- [:erts, :kernel, :stdlib, :crypto, :public_key, :ssl, :inets, :elixir, :logger],
+    for app <- [:erts, :kernel, :stdlib, :crypto, :public_key, :ssl, :inets, :elixir, :logger, :mix],
         dir = :code.lib_dir(app),
         is_list(dir),
         ebin = Path.join(dir, "ebin"),

@@ -89,11 +89,11 @@ defmodule ExTorch.Checkpoint do
 
   # source: nil if nothing can be read from it any more, and for the checkpoint of a loader
   @typedoc "An open checkpoint."
-  @opaque t :: %__MODULE__{
-            resource: reference() | Folder.t(),
-            source: source() | nil,
-            options: Options.t()
-          }
+  @type t :: %__MODULE__{
+          resource: reference() | Folder.t(),
+          source: source() | nil,
+          options: Options.t()
+        }
 
   @enforce_keys [:resource, :source, :options]
   defstruct [:resource, :source, :options]
@@ -543,6 +543,7 @@ defmodule ExTorch.Checkpoint do
   @impl Access
   def pop(_ckpt, _name), do: read_only()
 
+  @spec read_only() :: no_return()
   defp read_only do
     raise Error.new(
             :bad_argument,

@@ -220,7 +220,7 @@ defmodule ExTorch.CLI do
   def color(text, _color, _options), do: text
 
   @doc false
-  @spec json(term()) :: iodata()
+  @spec json(term()) :: iolist()
   def json(term), do: [JSON.encode(term), "\n"]
 
   @doc false

@@ -7,11 +7,11 @@ defmodule ExTorch.Progress do
 
   @interval_ms 100
 
-  @type fun ::
+  @type callback ::
           (done :: non_neg_integer(), total :: non_neg_integer() -> any())
           | (%{done: non_neg_integer(), total: non_neg_integer()} -> any())
           | :bar
-  @type t :: %__MODULE__{fun: fun() | nil, total: non_neg_integer(), last: integer()}
+  @type t :: %__MODULE__{fun: callback() | nil, total: non_neg_integer(), last: integer()}
 
   defstruct [:fun, :total, :last]
 
@@ -24,7 +24,7 @@ defmodule ExTorch.Progress do
   def check!(other),
     do: Options.invalid!(:on_progress, "a function of done and total, or :bar", other)
 
-  @spec new(fun() | nil, non_neg_integer()) :: t()
+  @spec new(callback() | nil, non_neg_integer()) :: t()
   def new(:bar, total), do: new(Bar.new(), total)
   def new(fun, total), do: %__MODULE__{fun: fun, total: total, last: now()}
 

@@ -70,7 +70,7 @@ defmodule ExTorch.Text do
 
   # The number of elements of an entry.
   @spec elements(Entry.t()) :: non_neg_integer()
-  def elements(%Entry{shape: shape}), do: Enum.product(Tuple.to_list(shape))
+  def elements(%Entry{shape: shape}), do: shape |> Tuple.to_list() |> Enum.reduce(1, &*/2)
 
   # Elements and bytes of the entries. Names of one tensor count once.
   @spec total([Entry.t()]) :: {non_neg_integer(), non_neg_integer()}

@@ -35,7 +35,7 @@ defmodule ExTorch.Checkpoint.Options do
           ordered: boolean(),
           device: Device.device() | map() | (String.t() -> Device.device()),
           only: Filter.prepared() | nil,
-          on_progress: Progress.fun() | nil,
+          on_progress: Progress.callback() | nil,
           offset: non_neg_integer(),
           limits: keyword()
         }

@@ -66,7 +66,7 @@ defmodule ExTorch.Cluster.Coordinator do
   end
 
   # Waits until all units are loaded.
-  @spec await(pid(), Progress.fun() | nil) :: :ok | {:error, Error.t()}
+  @spec await(pid(), Progress.callback() | nil) :: :ok | {:error, Error.t()}
   def await(coordinator, on_progress) do
     monitor = Process.monitor(coordinator)
     send(coordinator, {:await, self(), monitor})

@@ -22,20 +22,20 @@ defmodule ExTorch.Streaming.Loader do
   @opaque options :: {on_tensor() | nil, Options.t()}
 
   @typedoc "The state of a loader."
-  @opaque t :: %__MODULE__{
-            resource: reference(),
-            ckpt: Handle.t(),
-            number: non_neg_integer(),
-            on_tensor: on_tensor() | nil,
-            keep: boolean(),
-            expected: non_neg_integer(),
-            deferred: boolean(),
-            entries: [Checkpoint.Entry.t()] | nil,
-            by_index: tuple() | nil,
-            progress: Progress.t() | nil,
-            ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}],
-            fed: non_neg_integer()
-          }
+  @type t :: %__MODULE__{
+          resource: reference(),
+          ckpt: Handle.t(),
+          number: non_neg_integer(),
+          on_tensor: on_tensor() | nil,
+          keep: boolean(),
+          expected: non_neg_integer(),
+          deferred: boolean(),
+          entries: [Checkpoint.Entry.t()] | nil,
+          by_index: tuple() | nil,
+          progress: Progress.t() | nil,
+          ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}],
+          fed: non_neg_integer()
+        }
 
   # keep: whether tensors are kept for the object that feed/2 returns
   # expected: the minimum number of bytes until the end of the checkpoint

@@ -13,7 +13,12 @@ defmodule ExTorch.Tensor.Compare do
           max: float() | :infinity,
           mean: float() | :infinity
         }
-  @type options :: %{rtol: number(), atol: number(), equal_nan: boolean()}
+  @type options :: %{
+          :rtol => number(),
+          :atol => number(),
+          :equal_nan => boolean(),
+          optional(atom()) => term()
+        }
 
   # Checks the options that tolerances have in common.
   @spec check!(map()) :: :ok
