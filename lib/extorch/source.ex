@@ -158,16 +158,11 @@ defmodule ExTorch.Source do
   end
 
   defp check_size(size, limit, source) do
-    if size <= limit,
-      do: :ok,
-      else:
-        {:error,
-         ExTorch.Error.new(
-           :limit,
-           "the file has more than #{limit} bytes",
-           label(source)
-         )}
+    if size <= limit, do: :ok, else: {:error, too_large(limit, source)}
   end
+
+  defp too_large(limit, source),
+    do: ExTorch.Error.new(:limit, "the file has more than #{limit} bytes", label(source))
 
   # Reads a stream of at most `limit` bytes.
   @doc false
@@ -177,10 +172,10 @@ defmodule ExTorch.Source do
     stream
     |> Enum.reduce_while({[], 0}, fn chunk, {chunks, size} ->
       size = size + :erlang.iolist_size(chunk)
-      if size <= limit, do: {:cont, {[chunks, chunk], size}}, else: {:halt, {:limit, size}}
+      if size <= limit, do: {:cont, {[chunks, chunk], size}}, else: {:halt, :limit}
     end)
     |> case do
-      {:limit, size} -> check_size(size, limit, source)
+      :limit -> {:error, too_large(limit, source)}
       {chunks, _size} -> {:ok, IO.iodata_to_binary(chunks)}
     end
   rescue

@@ -13,7 +13,7 @@ defmodule ExTorch.Cluster.Worker do
   @send_timeout_ms 60_000
 
   # Runs on the node of the worker.
-  @spec start(pid(), term(), keyword()) :: {:ok, pid()} | {:error, term()}
+  @spec start(pid(), term(), keyword()) :: DynamicSupervisor.on_start_child()
   def start(coordinator, source, opts) do
     run = fn -> init(coordinator, source, opts) end
 

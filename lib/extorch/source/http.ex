@@ -69,15 +69,15 @@ defmodule ExTorch.Source.HTTP do
   @enforce_keys [:id, :url, :target, :headers, :options]
   defstruct [:id, :url, :target, :headers, :options, :opened]
 
-  @typedoc "A file on a server. `url` is the URL without query and user."
-  @opaque t :: %__MODULE__{
-            id: reference(),
-            url: String.t(),
-            target: (() -> URL.t()),
-            headers: (() -> [{String.t(), String.t()}]),
-            options: map(),
-            opened: map() | nil
-          }
+  @typedoc "A file on a server. `url` is the URL without query and user. The other fields are private."
+  @type t :: %__MODULE__{
+          id: reference(),
+          url: String.t(),
+          target: (() -> URL.t()),
+          headers: (() -> [{String.t(), String.t()}]),
+          options: map(),
+          opened: map() | nil
+        }
 
   @doc """
   Creates a source. Makes no request. Raises if the URL or an option is invalid.

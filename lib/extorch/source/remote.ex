@@ -26,14 +26,14 @@ defmodule ExTorch.Source.Remote do
   @enforce_keys [:id, :node, :path, :options]
   defstruct [:id, :node, :path, :options, :file]
 
-  @typedoc "A file of another node. `file` identifies its contents once it is opened."
-  @opaque t :: %__MODULE__{
-            id: reference(),
-            node: node(),
-            path: Path.t(),
-            options: %{timeout: pos_integer(), window: pos_integer()},
-            file: tuple() | nil
-          }
+  @typedoc "A file of another node. `file` identifies its contents once it is opened. The fields are private."
+  @type t :: %__MODULE__{
+          id: reference(),
+          node: node(),
+          path: Path.t(),
+          options: %{timeout: pos_integer(), window: pos_integer()},
+          file: tuple() | nil
+        }
 
   @doc """
   Creates a source. Sends no message. Raises if an argument is invalid.

@@ -31,9 +31,9 @@ defmodule ExTorch.Streaming.Process do
         {:error, error} ->
           {:error, error}
 
-        {kept, pending} ->
+        {kept, _pending} ->
           message(receiver, {:last, kept || []})
-          wait(receiver, monitor, pending, :done, timeout)
+          wait_done(receiver, monitor, timeout)
       end
     rescue
       error in Error ->
@@ -48,20 +48,27 @@ defmodule ExTorch.Streaming.Process do
 
   defp send_chunk(receiver, monitor, chunk, pending, timeout) do
     message(receiver, {:chunk, chunk})
-    wait(receiver, monitor, pending + 1, @window, timeout)
+    wait(receiver, monitor, pending + 1, timeout)
   end
 
   defp message(receiver, content), do: Kernel.send(receiver, {@tag, self(), content})
 
-  # Waits until fewer than `most` chunks are under way, or until the receiver is done.
-  defp wait(_receiver, _monitor, pending, most, _timeout)
-       when is_integer(most) and pending < most,
-       do: {:ok, pending}
+  # Waits until fewer than @window chunks are under way.
+  defp wait(_receiver, _monitor, pending, _timeout) when pending < @window, do: {:ok, pending}
 
-  defp wait(receiver, monitor, pending, most, timeout) do
+  defp wait(receiver, monitor, pending, timeout) do
+    with :ack <- answer(receiver, monitor, timeout),
+         do: wait(receiver, monitor, pending - 1, timeout)
+  end
+
+  defp wait_done(receiver, monitor, timeout) do
+    with :ack <- answer(receiver, monitor, timeout), do: wait_done(receiver, monitor, timeout)
+  end
+
+  defp answer(receiver, monitor, timeout) do
     receive do
       {@tag, ^receiver, :ack} ->
-        wait(receiver, monitor, pending - 1, most, timeout)
+        :ack
 
       {@tag, ^receiver, :done} ->
         :ok

@@ -186,14 +186,17 @@ defmodule ExTorch.Source.HTTP.Request do
       {:ok, conn}
     else
       Connection.close(conn)
-      Connection.connect(url, options)
+      connect(url, options)
     end
   end
 
   defp connected(conn, url, options) do
     close(conn)
-    Connection.connect(url, options)
+    connect(url, options)
   end
+
+  defp connect(url, options),
+    do: Connection.connect(url, Map.take(options, [:connect_timeout, :timeout, :ssl]))
 
   defp report(source, status, result, start) do
     bytes = with {:ok, parts, _, _} <- result, do: :erlang.iolist_size(parts), else: (_ -> 0)
@@ -264,7 +267,7 @@ defmodule ExTorch.Source.HTTP.Request do
   end
 
   defp answer(%{opened: nil}, url, 0, _length, %{status: 416} = response, conn, _redirects) do
-    case Connection.header(response, "content-range") do
+    case Connection.header(response.headers, "content-range") do
       "bytes */0" -> {:ok, [], describe(response, url, 0, true), done_with(conn)}
       _ -> {:error, Error.new(:io, "the server refuses ranges with status 416"), conn}
     end
@@ -279,7 +282,7 @@ defmodule ExTorch.Source.HTTP.Request do
 
   defp answer(source, url, offset, length, %{status: status} = response, conn, redirects)
        when status in @redirects do
-    with location when is_binary(location) <- Connection.header(response, "location"),
+    with location when is_binary(location) <- Connection.header(response.headers, "location"),
          {:ok, next} <- URL.redirect(url, location) do
       # The body of the redirect is not read.
       close(conn)
@@ -294,7 +297,7 @@ defmodule ExTorch.Source.HTTP.Request do
        when status in @retried do
     error = Error.new(:io, "the server answers with status #{status}")
 
-    case wait_ms(Connection.header(response, "retry-after")) do
+    case wait_ms(Connection.header(response.headers, "retry-after")) do
       {:ok, ms} ->
         {:retry, error, ms, [], conn}
 
@@ -383,7 +386,7 @@ defmodule ExTorch.Source.HTTP.Request do
   # ---- Checks ----
 
   defp check_encoding(response) do
-    case Connection.header(response, "content-encoding") do
+    case Connection.header(response.headers, "content-encoding") do
       encoding when encoding in [nil, "", "identity"] ->
         :ok
 
@@ -399,7 +402,7 @@ defmodule ExTorch.Source.HTTP.Request do
   defp content_range(response) do
     case Regex.run(
            ~r"\Abytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\z",
-           Connection.header(response, "content-range") || ""
+           Connection.header(response.headers, "content-range") || ""
          ) do
       [_, first, last, size] when size != "*" ->
         {:ok, String.to_integer(first), String.to_integer(last), String.to_integer(size)}
@@ -433,8 +436,8 @@ defmodule ExTorch.Source.HTTP.Request do
 
   # A weak ETag does not identify bytes, and must not be used with If-Range.
   defp describe(response, url, size, ranges) do
-    etag = Connection.header(response, "etag")
-    modified = Connection.header(response, "last-modified")
+    etag = Connection.header(response.headers, "etag")
+    modified = Connection.header(response.headers, "last-modified")
 
     validator =
       cond do
