@@ -79,6 +79,10 @@ defmodule ExTorch.Checkpoint.SourceReader do
       {:ok, size} when is_integer(size) and size in 0..@max_size ->
         {:ok, size}
 
+      {:ok, size} when is_integer(size) and size > @max_size ->
+        {:error,
+         Error.new(:limit, "the source declares more than 2 ** 62 bytes; check its size function")}
+
       {:ok, other} ->
         {:error,
          Error.new(
