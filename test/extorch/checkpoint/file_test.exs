@@ -452,7 +452,14 @@ defmodule ExTorch.CheckpointFileTest do
     assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :size))
     assert {:error, %{reason: :io}} = ExTorch.load(struct(FaultySource, path: path, how: :short))
 
-    for size <- [-1, 2 ** 62 + 1, 2 ** 70, 1.0, nil, "100"] do
+    for size <- [2 ** 62 + 1, 2 ** 70] do
+      source = struct(FaultySource, path: path, how: {:size, size})
+      assert {:error, %{reason: :limit, message: message}} = ExTorch.load(source)
+      assert message =~ "more than 2 ** 62 bytes"
+      assert {:error, %{reason: :limit}} = ExTorch.Source.read_all(source, 1000)
+    end
+
+    for size <- [-1, 1.0, nil, "100"] do
       source = struct(FaultySource, path: path, how: {:size, size})
       assert {:error, %{reason: :io, message: message}} = ExTorch.load(source)
       assert message =~ "size to return a number of bytes"

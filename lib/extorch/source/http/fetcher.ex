@@ -128,7 +128,9 @@ defmodule ExTorch.Source.HTTP.Fetcher do
   def handle_info(:timeout, %{jobs: [], reading: nil} = state), do: {:stop, :shutdown, state}
   def handle_info(_other, state), do: noreply(state)
 
-  # A crash report would contain headers otherwise.
+  # A crash report would contain headers otherwise. GenServer has this callback since Elixir 1.17.
+  if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
+
   def format_status(status),
     do: Map.new(status, fn {key, _} -> {key, if(key == :reason, do: :failed, else: :hidden)} end)
 
