@@ -166,6 +166,29 @@ static void subclasses(void) {
   xt_save_plan_free(&plan);
 }
 
+/* Objects that are used several times are memoized while the pickle is drafted, in any order. */
+static void memoized_objects(void) {
+  xt_save_plan plan = {.format = &xt_zip_write};
+  xt_save_tensor tensor = strided(view_of(XT_float32, 1, six, one, floats));
+  xt_draft d;
+  uint32_t memos[2];
+  xt_draft_begin(&d, &plan);
+  xt_pickler_put_mark(&d.pickle);
+  xt_pickler_put_text(&d.pickle, "text", 4);
+  size_t after_text = d.pickle.out.size;
+  xt_draft_put_tensor(&d, &tensor);
+  memos[1] = xt_draft_memoize(&d, d.pickle.out.size);
+  memos[0] = xt_draft_memoize(&d, after_text); /* an earlier object, later */
+  for (int i = 0; i < 2; i++) xt_pickler_put_get(&d.pickle, memos[i]);
+  xt_pickler_put_tuple(&d.pickle);
+  CHECK(memos[0] == memos[1] + 1);
+  CHECK(reads_back(&d,
+                   "('text', tensor(float32, size (6), stride (1), storage 0 + 0), 'text', "
+                   "tensor(float32, size (6), stride (1), storage 0 + 0))",
+                   "cpu", NULL));
+  xt_save_plan_free(&plan);
+}
+
 /* Views of one storage, and a legacy file, whose payloads are sorted as strings and whose ids have a view. */
 static void shared_and_sorted_storages(void) {
   static const char *const order[] = {"0", "1", "10", "11", "2", "3", "4", "5", "6", "7", "8", "9"};
@@ -242,6 +265,6 @@ static void every_failing_allocation_is_reported(void) {
 
 int main(void) {
   return RUN_TESTS("draft", strided_tensors, staged_tensors, tensors_without_a_storage_class, meta_tensors,
-                   sparse_tensors, quantized_tensors, subclasses, shared_and_sorted_storages, locations,
-                   every_failing_allocation_is_reported);
+                   sparse_tensors, quantized_tensors, subclasses, memoized_objects, shared_and_sorted_storages,
+                   locations, every_failing_allocation_is_reported);
 }

@@ -156,10 +156,52 @@ static void a_large_storage_is_read_in_pieces(void) {
     CHECK(xt_batch_load_ahead(&load, ahead, 8) == 0);
     xt_batch_load_free(&load);
   }
+  /* the budget has room for the first piece, but not for the storage */
+  CHECK(xt_batch_load_begin(&load, &reader, wanted, &s.error) == XT_STATUS_ok);
+  CHECK(xt_batch_load_need(&load, &need, &s.error) == XT_STATUS_ok);
+  xt_region *piece = xt_region_new(need.size, 0);
+  memcpy(piece->data, zip.out.data + need.offset, need.size);
+  xt_memory_set_budget(atomic_load(&xt_memory_live.bytes));
+  CHECK(xt_batch_load_fill(&load, piece, &s.error) == XT_STATUS_limit && strstr(s.error.message, "budget"));
+  xt_memory_set_budget(INT64_MAX);
+  xt_region_drop(piece);
+  xt_batch_load_free(&load);
   sample_free(&s);
   zip_free(&zip);
   xt_pickler_free(&p);
   free(data);
+}
+
+/* A compressed storage with elements but without a byte in the file, whose header was read before. */
+static void a_storage_without_bytes_is_refused(void) {
+  static const sample_view view = {"w", "w", "torch\nFloatStorage\n", 4, 0, 1, {4}, {1}};
+  zip_builder zip = {0};
+  xt_pickler p;
+  sample s;
+  xt_batch_load load;
+  xt_need need;
+  bool wanted = true;
+  put_views(&p, &view, 1);
+  zip_add(&zip, "a/data.pkl", p.out.data, p.out.size);
+  size_t header = zip.out.size, entry = zip.central.size;
+  zip_add(&zip, "a/data/w", "", 0);
+  for (int central = 0; central < 2; central++) {
+    uint8_t *at = central ? zip.central.data + entry + 10 : zip.out.data + header + 8;
+    at[0] = ZIP_DEFLATED; /* the method */
+    at[14] = 16;          /* the size */
+  }
+  zip_finish(&zip);
+  CHECK(sample_open(&s, zip.out.data, zip.out.size) == XT_STATUS_ok);
+  uint64_t data;
+  CHECK(xt_record_reader_data_offset(&s.reader, s.checkpoint.records[0], &data, &s.error) == XT_STATUS_ok);
+  xt_record_reader reader = {.checkpoint = &s.checkpoint};
+  CHECK(xt_batch_load_begin(&load, &reader, &wanted, &s.error) == XT_STATUS_ok);
+  CHECK(xt_batch_load_need(&load, &need, &s.error) == XT_STATUS_corrupt && load.failed);
+  CHECK(strstr(s.error.message, "a storage with data has no bytes in the file"));
+  xt_batch_load_free(&load);
+  sample_free(&s);
+  zip_free(&zip);
+  xt_pickler_free(&p);
 }
 
 /* An empty storage alone needs no bytes, but a little memory. */
@@ -294,6 +336,6 @@ static void a_gzip_file_that_expands_too_much(void) {
 
 int main(void) {
   return RUN_TESTS("memory of files", a_load_asks_for_its_bytes, a_load_that_gets_wrong_bytes_fails,
-                   a_large_storage_is_read_in_pieces, an_empty_storage_needs_memory, every_limit_of_memory,
-                   every_budget, nodes, a_gzip_file_that_expands_too_much);
+                   a_large_storage_is_read_in_pieces, a_storage_without_bytes_is_refused, an_empty_storage_needs_memory,
+                   every_limit_of_memory, every_budget, nodes, a_gzip_file_that_expands_too_much);
 }

@@ -207,6 +207,34 @@ static void records_are_found_and_read(void) {
   close_file(&o);
 }
 
+/* A record that was not located needs its header too, and its data may begin later than right after that. */
+static void ranges_of_records(void) {
+  opened o;
+  xt_range before[XT_MAX_RANGES], after[XT_MAX_RANGES];
+  CHECK(open_file(&o, false) == XT_STATUS_ok);
+  const xt_checkpoint *c = &o.checkpoint;
+  for (size_t i = 0; i < COUNT_OF(views); i++) {
+    const xt_tensor_desc *tensor = c->index.entries[i].tensor;
+    xt_record *record = c->records[tensor->storage];
+    size_t records = xt_record_reader_record_ranges(&o.reader, record, before);
+    uint64_t data;
+    CHECK(atomic_load(&record->data_offset) || (records && before[0].offset <= record->header));
+    size_t tensors = xt_record_reader_ranges(&o.reader, tensor, before);
+    CHECK(xt_record_reader_data_offset(&o.reader, record, &data, &o.error) == XT_STATUS_ok);
+    CHECK(xt_record_reader_record_ranges(&o.reader, record, after) == 1);
+    CHECK(after[0].offset == data && after[0].size == record->packed);
+    if (views[i].sizes[0] == 0) {
+      CHECK(tensors == 0 && xt_record_reader_ranges(&o.reader, tensor, after) == 0);
+      continue;
+    }
+    /* what is read is inside of what was listed before the record was located */
+    CHECK(tensors && xt_record_reader_ranges(&o.reader, tensor, after) == 1);
+    const xt_range *last = &before[tensors - 1];
+    CHECK(last->offset <= after[0].offset && after[0].offset + after[0].size <= last->offset + last->size);
+  }
+  close_file(&o);
+}
+
 static void a_meta_tensor_has_no_data(void) {
   opened o;
   xt_view view;
@@ -378,7 +406,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
   for (int i = 0; i < PACKED; i++) packed[i] = (uint8_t)((unsigned)i * (unsigned)i / 77 + (unsigned)i / 3);
   int status = RUN_TESTS("read", views_and_storages_are_read, mapped_files_are_shared, records_are_found_and_read,
-                         a_meta_tensor_has_no_data, damage_is_found, wrong_headers_are_found,
+                         ranges_of_records, a_meta_tensor_has_no_data, damage_is_found, wrong_headers_are_found,
                          bytes_that_are_missing_are_an_error, the_caller_can_stop_a_read, the_budget_limits_a_load,
                          every_failing_read_is_an_error, short_and_interrupted_reads_are_continued,
                          every_failing_allocation_is_an_error);

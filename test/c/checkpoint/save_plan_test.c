@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "core/formats/legacy.h"
+#include "core/formats/npy.h"
 #include "core/formats/safetensors.h"
 #include "core/formats/zip.h"
 #include "failing.h"
@@ -164,8 +165,16 @@ static void casts_share_a_payload_if_they_are_equal(void) {
   every_second.strides = twos;
   add(&plan, every_second);
   add(&plan, view_of(XT_float32, 400, &ten)); /* not cast */
+  const int64_t matrix[] = {2, 5}, rows[] = {5, 1};
+  xt_save_view other = cast_of(XT_float16, 400, &ten); /* another number of dimensions */
+  other.ndim = 2, other.sizes = matrix, other.strides = rows;
+  add(&plan, other);
+  other = cast_of(XT_float16, 400, &ten); /* from another dtype */
+  other.from = XT_bfloat16;
+  add(&plan, other);
   share(&plan);
-  CHECK(plan.count == 5 && plan.views[0].payload == 0 && plan.views[2].payload == 0);
+  CHECK(plan.count == 7 && plan.views[0].payload == 0 && plan.views[2].payload == 0);
+  CHECK(plan.views[6].payload == 5 && plan.views[7].payload == 6);
   CHECK(!plan.payloads[0].data && plan.payloads[0].bytes == 20 && plan.payloads[0].numel == 10);
   CHECK(plan.payloads[1].bytes == 10 && plan.payloads[2].bytes == 80 && plan.payloads[3].bytes == 10);
   CHECK(plan.payloads[4].data == memory && !plan.views[2].offset);
@@ -325,6 +334,27 @@ static void safetensors_refuses(void) {
   finish(&plan);
 }
 
+static void npy_refuses(void) {
+  const int64_t ten = 10;
+  static const struct {
+    xt_dtype dtype;
+    xt_save_kind kind;
+    const char *message;
+  } cases[] = {{XT_bfloat16, XT_SAVE_STRIDED, "does not support bfloat16;"},
+               {XT_float8_e5m2, XT_SAVE_STRIDED, "does not support float8_e5m2;"},
+               {XT_complex32, XT_SAVE_STRIDED, "does not support complex32;"},
+               {XT_float32, XT_SAVE_SPARSE, "does not support sparse, quantized or meta tensors"}};
+  xt_error error;
+  for (size_t i = 0; i < 2 * COUNT_OF(cases); i++) {
+    xt_save_plan plan = {.format = i % 2 ? &xt_npz_write : &xt_npy_write};
+    xt_save_tensor tensor = tensor_of(view_of(cases[i / 2].dtype, 0, &ten));
+    tensor.kind = cases[i / 2].kind;
+    CHECK(xt_save_plan_add_named(&plan, "w", 1, &tensor, &error) == XT_STATUS_unsupported);
+    CHECK(strstr(error.message, cases[i / 2].message) && strstr(error.message, i % 2 ? "w: npz" : "w: npy"));
+    finish(&plan);
+  }
+}
+
 /* ---- Failing allocations ---- */
 
 static xt_status plan_all(xt_save_plan *plan, bool named, xt_error *error) {
@@ -361,5 +391,6 @@ int main(void) {
                    unaligned_views_do_not_share, odd_storages_are_not_written_whole, empty_views_have_empty_payloads,
                    staged_views_are_fetched, casts_share_a_payload_if_they_are_equal, untyped_storages_count_bytes,
                    agrees_with_chains_of_overlaps, problems_of_views_of_users, named_tensors_are_payloads,
-                   named_tensors_must_not_share_memory, safetensors_refuses, every_failing_allocation_is_reported);
+                   named_tensors_must_not_share_memory, safetensors_refuses, npy_refuses,
+                   every_failing_allocation_is_reported);
 }

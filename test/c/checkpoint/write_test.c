@@ -3,6 +3,7 @@
 #include "core/checkpoint/draft.h"
 #include "core/checkpoint/saver.h"
 #include "core/formats/legacy.h"
+#include "core/formats/npy.h"
 #include "core/formats/safetensors.h"
 #include "core/formats/torch_stream.h"
 #include "core/formats/zip.h"
@@ -137,7 +138,7 @@ static xt_status save(const xt_format_writer *format, memory_sink *out, bool sha
 }
 
 static const xt_format_writer *const formats[] = {&xt_zip_write, &xt_legacy_write, &xt_torch_stream_write,
-                                                  &xt_safetensors_write};
+                                                  &xt_safetensors_write, &xt_npz_write};
 
 static void read_back(const memory_sink *out) {
   sample s;
@@ -150,7 +151,9 @@ static void read_back(const memory_sink *out) {
     const xt_index_entry *entry = &s.checkpoint.index.entries[i];
     CHECK(entry->name_size == strlen(names[i]) && !memcmp(entry->name, names[i], entry->name_size));
     CHECK(entry->tensor->sizes[0] == numel_of(i));
-    CHECK(!memcmp(load.regions[entry->tensor->storage]->data, data_of(i), bytes_of(i)));
+    /* a storage of an npz file begins with the header of the array */
+    size_t offset = (size_t)entry->tensor->offset * (is_bytes(i) ? 1 : sizeof(float));
+    CHECK(!memcmp(load.regions[entry->tensor->storage]->data + offset, data_of(i), bytes_of(i)));
   }
   if (s.checkpoint.metadata) {
     const xt_node *value = s.checkpoint.metadata->list.items[3];
@@ -159,7 +162,7 @@ static void read_back(const memory_sink *out) {
   xt_batch_load_free(&load);
   sample_free(&s);
   xt_error error;
-  CHECK(sample_push(out->out.data, out->out.size, 1000, &sample_limits, 1 << 20, true, &error) == XT_STATUS_ok);
+  CHECK(sample_push(out->out.data, out->out.size, 1000, &sample_limits, 1 << 22, true, &error) == XT_STATUS_ok);
 }
 
 static void each_format_reads_back(void) {
@@ -204,6 +207,78 @@ static void every_failing_allocation_ends_the_save(void) {
     }
 }
 
+/* An npy file has one array and no names. */
+static void an_npy_file_reads_back(void) {
+  static const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
+  xt_error error;
+  for (int ndim = 0; ndim <= 2; ndim++) {
+    memory_sink out = {.fail_at = -1};
+    bool finished = false;
+    xt_save_tensor tensor = tensor_at(3);
+    tensor.views[0].ndim = ndim, tensor.views[0].sizes = sizes, tensor.views[0].strides = strides + (2 - ndim);
+    plan = (xt_save_plan){.format = &xt_npy_write};
+    CHECK(xt_save_plan_add_named(&plan, "", 0, &tensor, &error) == XT_STATUS_ok);
+    CHECK(xt_save_plan_finish_named(&plan, false, &error) == XT_STATUS_ok);
+    xt_saver s = {.plan = &plan, .fetch = fetch, .done = release};
+    xt_sink sink = {.write = write_memory, .context = &out};
+    xt_saver_begin(&s);
+    while (!finished) CHECK(xt_saver_step(&s, &sink, 1000, &finished, &error) == XT_STATUS_ok);
+    xt_saver_free(&s);
+    xt_save_plan_free(&plan);
+    sample read;
+    xt_batch_load load;
+    CHECK(sample_open(&read, out.out.data, out.out.size) == XT_STATUS_ok && sample_load(&read, &load) == XT_STATUS_ok);
+    const xt_node *root = read.checkpoint.root;
+    size_t bytes = sizeof(float) * (ndim == 2 ? 6 : ndim == 1 ? 2 : 1);
+    CHECK(root->kind == XT_NODE_TENSOR && root->tensor->dtype == XT_float32 && root->tensor->ndim == (uint32_t)ndim);
+    for (int d = 0; d < ndim; d++) CHECK(root->tensor->sizes[d] == sizes[d]);
+    CHECK(out.out.size % 64 == bytes && load.total == bytes && !memcmp(load.regions[0]->data, small[3], bytes));
+    xt_batch_load_free(&load);
+    sample_free(&read);
+    xt_buffer_free(&out.out);
+  }
+}
+
+/* A tensor in a mapped file: the second time, the file is truncated during the save. */
+static void a_truncated_file_ends_the_save(void) {
+  static const int64_t numel = LARGE, one = 1;
+  for (int truncated = 0; truncated < 2; truncated++) {
+    char path[4096];
+    xt_error error;
+    xt_file file;
+    xt_region *region;
+    memory_sink out = {.fail_at = -1};
+    bool finished = false;
+    snprintf(path, sizeof path, "%s/write_test.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, large, LARGE) == LARGE);
+    CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
+    CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_ok);
+    xt_save_tensor tensor = {.kind = XT_SAVE_STRIDED, .dtype = XT_uint8, .view_count = 1};
+    tensor.views[0] =
+        (xt_save_view){.dtype = XT_uint8, .ndim = 1, .sizes = &numel, .strides = &one, .data = region->data};
+    plan = (xt_save_plan){.format = &xt_npz_write};
+    CHECK(xt_save_plan_add_named(&plan, "w", 1, &tensor, &error) == XT_STATUS_ok);
+    CHECK(xt_save_plan_finish_named(&plan, false, &error) == XT_STATUS_ok);
+    xt_saver s = {.plan = &plan, .fetch = fetch, .done = release};
+    xt_sink sink = {.write = write_memory, .context = &out};
+    xt_saver_begin(&s);
+    CHECK(xt_saver_step(&s, &sink, 1000, &finished, &error) == XT_STATUS_ok && !finished);
+    if (truncated) CHECK(!ftruncate(fd, 4096));
+    xt_status status = XT_STATUS_ok;
+    while (status == XT_STATUS_ok && !finished) status = xt_saver_step(&s, &sink, 100000, &finished, &error);
+    CHECK(status == (truncated ? XT_STATUS_file_changed : XT_STATUS_ok) && finished == !truncated);
+    if (truncated) CHECK(strstr(error.message, "truncated while the tensor was being saved"));
+    xt_saver_free(&s);
+    xt_save_plan_free(&plan);
+    xt_region_drop(region);
+    xt_file_close(&file);
+    close(fd);
+    unlink(path);
+    xt_buffer_free(&out.out);
+  }
+}
+
 /* LARGE is less than the bytes between two calls, so that the largest tensors do not all reach one. */
 static void the_stop_hook_ends_the_save(void) {
   xt_error error;
@@ -223,6 +298,7 @@ static void the_stop_hook_ends_the_save(void) {
 int main(void) {
   for (int i = 0; i < COUNT * SMALL; i++) small[i / SMALL][i % SMALL] = (float)i;
   for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
-  return RUN_TESTS("write", each_format_reads_back, every_failing_write_ends_the_save,
-                   every_failing_allocation_ends_the_save, the_stop_hook_ends_the_save);
+  return RUN_TESTS("write", each_format_reads_back, an_npy_file_reads_back, a_truncated_file_ends_the_save,
+                   every_failing_write_ends_the_save, every_failing_allocation_ends_the_save,
+                   the_stop_hook_ends_the_save);
 }

@@ -1,5 +1,6 @@
 /* Zip files, gzip files and pickles that must be refused, and how: by the reader of whole files and by the push parser.
  */
+#include "core/checkpoint/push_stored.h"
 #include "core/formats/zip.h"
 #include "failing.h"
 #include "refuse.h"
@@ -192,6 +193,144 @@ static void parts_of_directories(void) {
   CHECK(!wrong);
 }
 
+/* Archives of other kinds are named. */
+static void other_archives(void) {
+  static const struct {
+    const char *record;
+    xt_status status;
+    const char *message;
+  } kinds[] = {{"a/.data/extern_modules", XT_STATUS_unsupported, "torch.package archive"},
+               {"a/model.json", XT_STATUS_unsupported, "torch 1.0 to 1.3 (model.json)"},
+               {"a/attributes.pkl", XT_STATUS_unsupported, "torch 1.1 to 1.3"},
+               {"a/weights.bin", XT_STATUS_corrupt, "no record data.pkl"}};
+  for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+    zip_builder zip = {0};
+    zip_add(&zip, kinds[i].record, "x", 1);
+    end_zip(kinds[i].record, &zip, &sample_limits, kinds[i].status, kinds[i].message, false);
+  }
+  CHECK(!wrong);
+}
+
+/* Constants of modules with and without attributes, and of an object that is no module. */
+static void constants_of_objects(void) {
+  static const struct {
+    const char *object;
+    int kind; /* of the state of the object; -1 if it has none */
+  } objects[] = {{"c__torch__\nM\n)\x81.", XT_NODE_DICT},
+                 {"c__torch__\nM\n)\x81}b.", XT_NODE_DICT},
+                 {"c__torch__\nM\n)\x81I1\nb.", XT_NODE_INT},
+                 {"I1\n.", -1}};
+  for (size_t i = 0; i < COUNT_OF(objects); i++) {
+    zip_builder zip = {0};
+    xt_pickler p;
+    sample s;
+    xt_pickler_begin(&p);
+    xt_pickler_put_mark(&p);
+    put_view(&p, &views[0], "cpu"); /* its name and the tensor */
+    xt_pickler_put_tuple(&p);
+    xt_pickler_stop(&p);
+    zip_add(&zip, "a/data.pkl", objects[i].object, strlen(objects[i].object));
+    zip_add(&zip, "a/constants.pkl", p.out.data, p.out.size);
+    zip_add(&zip, "a/constants/0", data, sizeof data);
+    zip_finish(&zip);
+    CHECK(sample_open(&s, zip.out.data, zip.out.size) == XT_STATUS_ok);
+    CHECK(s.checkpoint.is_torchscript && s.checkpoint.constants == 2 && s.checkpoint.index.count == 1);
+    const xt_index_entry *entry = &s.checkpoint.index.entries[0];
+    CHECK(entry->name_size == strlen("CONSTANTS.c1") && !memcmp(entry->name, "CONSTANTS.c1", entry->name_size));
+    const xt_node *root = s.checkpoint.root;
+    if (objects[i].kind < 0) CHECK(root->kind == XT_NODE_INT);
+    else CHECK(root->kind == XT_NODE_OBJECT && (int)root->object->state->kind == objects[i].kind);
+    sample_free(&s);
+    zip_free(&zip);
+    xt_pickler_free(&p);
+  }
+}
+
+/* A record without a checksum before one that has one. */
+static void a_missing_checksum_in_a_stream(void) {
+  xt_error error;
+  for (int verify = 0; verify < 2; verify++) {
+    zip_builder zip;
+    begin_zip(&zip, ZIP_STORED, 0);
+    memset(zip.out.data + 14, 0, 4); /* the CRC in the header and in the directory */
+    memset(zip.central.data + 16, 0, 4);
+    zip_add(&zip, "a/data/0", data, sizeof data);
+    zip_finish(&zip);
+    xt_status status = sample_push(zip.out.data, zip.out.size, 50, &sample_limits, 1 << 20, verify, &error);
+    expect("a missing checksum", status, &error, verify ? XT_STATUS_corrupt : XT_STATUS_ok,
+           "a record before a/data/0 is damaged");
+    zip_free(&zip);
+  }
+  CHECK(!wrong);
+}
+
+/* Two records of the same name: the data of a storage is refused before it is read, the others after that. */
+static void duplicate_records_of_a_stream(void) {
+  static const struct {
+    const char *name;
+    int method;
+    const char *message;
+  } records[] = {{"a/data/0", ZIP_STORED, "the stream contains the data of storage 0 twice"},
+                 {"a/data/0", ZIP_DEFLATED, "the stream contains the data of storage 0 twice"},
+                 {"a/extra", ZIP_STORED, "duplicate record name"},
+                 {"a/extra", ZIP_DEFLATED, "duplicate record name"}};
+  for (size_t i = 0; i < COUNT_OF(records); i++) {
+    zip_builder zip;
+    xt_error error;
+    begin_zip(&zip, ZIP_STORED, 0);
+    for (int k = 0; k < 2; k++) zip_add_with(&zip, records[i].name, data, sizeof data, records[i].method, 0);
+    zip_finish(&zip);
+    xt_status status = sample_push(zip.out.data, zip.out.size, 50, &sample_limits, 1 << 20, true, &error);
+    expect(records[i].name, status, &error, XT_STATUS_corrupt, records[i].message);
+    zip_free(&zip);
+  }
+  CHECK(!wrong);
+}
+
+/* Streams that were unpacked: few bytes must not become many, besides the data of tensors. */
+static xt_status push_unpacked(const zip_builder *zip, const xt_limits *limits, xt_error *error) {
+  xt_checkpoint c;
+  xt_push p;
+  xt_push_event event = XT_PUSH_MORE;
+  xt_status status = XT_STATUS_ok;
+  size_t at = 0, used;
+  xt_push_begin_checkpoint(&c, limits, false, true);
+  xt_push_begin(&p, &c, 1 << 20);
+  xt_push_set_stored(&p, 123);
+  while (status == XT_STATUS_ok && event != XT_PUSH_DONE && (event != XT_PUSH_MORE || at < zip->out.size)) {
+    size_t size = zip->out.size - at < 1000 ? zip->out.size - at : 1000;
+    status = xt_push_feed(&p, zip->out.data + at, size, &used, &event, error);
+    at += used;
+  }
+  CHECK(status != XT_STATUS_ok || event == XT_PUSH_DONE);
+  xt_push_free(&p);
+  xt_checkpoint_free(&c);
+  return status;
+}
+
+static void an_unpacked_stream_has_a_limit(void) {
+  static const char zeros[500000];
+  xt_error error;
+  for (int i = 0; i < 2; i++) {
+    zip_builder zip = {0};
+    xt_pickler p;
+    xt_limits limits = sample_limits;
+    put_views(&p, views, 1);
+    if (i) zip_add(&zip, "a/extra", zeros, sizeof zeros); /* before the object: it is kept in memory */
+    zip_add(&zip, "a/data.pkl", p.out.data, p.out.size);
+    zip_add(&zip, "a/data/0", data, sizeof data);
+    zip_finish(&zip);
+    CHECK(push_unpacked(&zip, &limits, &error) == XT_STATUS_ok); /* 56 MiB and 15 times the size */
+    limits.memory = 200000;
+    xt_status status = push_unpacked(&zip, &limits, &error);
+    expect("an unpacked stream", status, &error, i ? XT_STATUS_limit : XT_STATUS_ok,
+           "123 bytes of gzip data become more than 200000 bytes");
+    zip_free(&zip);
+    xt_pickler_free(&p);
+  }
+  CHECK(!wrong);
+}
+
 /* What only a stream cannot do: the byte order and constants come too late. */
 static void late_records_of_a_stream(void) {
   xt_error error;
@@ -375,6 +514,7 @@ static void limits_of_pickles(void) {
 
 int main(void) {
   return RUN_TESTS("refuse", zip_records, unusual_sizes, many_views, unwanted_storages, parts_of_directories,
-                   late_records_of_a_stream, zip_directories, zip_end_records, files_at_an_offset,
-                   a_gzip_file_in_a_gzip_file, limits_of_pickles);
+                   other_archives, constants_of_objects, a_missing_checksum_in_a_stream, duplicate_records_of_a_stream,
+                   an_unpacked_stream_has_a_limit, late_records_of_a_stream, zip_directories, zip_end_records,
+                   files_at_an_offset, a_gzip_file_in_a_gzip_file, limits_of_pickles);
 }

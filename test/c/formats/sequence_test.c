@@ -203,6 +203,37 @@ static void nested_in_nested(void) {
   CHECK(!wrong);
 }
 
+/* A legacy checkpoint with a tensor and a nested checkpoint. It lists the storage of the nested one, whose data it has
+ * already, instead of its own. */
+static void a_storage_of_a_nested_checkpoint_is_listed(void) {
+  static const struct {
+    const char *keys;
+    xt_status status;
+    const char *message, *of_stream;
+  } lists[] = {{"(V0\nl.", XT_STATUS_ok, "", ""},
+               {"(Vbytes0/0\nl.", XT_STATUS_corrupt, "the data of storage 0 is missing", "already inside the pickle"},
+               {"(V0\nVbytes0/0\nl.", XT_STATUS_corrupt, "number of listed", "number of listed"}};
+  for (size_t i = 0; i < COUNT_OF(lists); i++) {
+    xt_buffer inner = make_legacy(&valid), file = {0};
+    xt_error error;
+    PUT(&file, "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.I1001\n.(d.\x80\3(");
+    xt_buffer_put(&file, TENSOR, sizeof TENSOR - 2); /* without STOP */
+    PUT(&file, "ctorch.storage\n_load_from_bytes\n(B");
+    xt_buffer_le(&file, inner.size, 4);
+    xt_buffer_put(&file, inner.data, inner.size);
+    PUT(&file, "tRt.");
+    xt_buffer_text(&file, lists[i].keys);
+    xt_buffer_le(&file, 4, 8);
+    xt_buffer_fill(&file, 2, 16);
+    refuse_with("a listed storage", file.data, file.size, &sample_limits, lists[i].status, lists[i].message, true);
+    expect("a listed storage of a stream", sample_push(file.data, file.size, 50, &sample_limits, 1 << 20, true, &error),
+           &error, lists[i].status, lists[i].of_stream);
+    xt_buffer_free(&inner);
+    xt_buffer_free(&file);
+  }
+  CHECK(!wrong);
+}
+
 /* The storages come first, so all of it is kept; and a record that nobody needs must fit the spool as well. */
 static void spools_of_streams(void) {
   static const char *const lists[] = {"(" ENTRY("data/0", "16") ENTRY("data.pkl", OBJECT_SIZE) "l.",
@@ -239,6 +270,7 @@ static void trees_that_are_too_large(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("sequence", legacy_files, nested_checkpoints_without_memory, nested_in_nested, streaming_files,
-                   unusual_streams, spools_of_streams, trees_that_are_too_large);
+  return RUN_TESTS("sequence", legacy_files, nested_checkpoints_without_memory, nested_in_nested,
+                   a_storage_of_a_nested_checkpoint_is_listed, streaming_files, unusual_streams, spools_of_streams,
+                   trees_that_are_too_large);
 }

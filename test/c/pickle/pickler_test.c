@@ -277,6 +277,54 @@ static void storage_classes_name_their_dtype(void) {
   CHECK(xt_pickler_storage_class(XT_float32) && !xt_pickler_storage_class(XT_float8_e5m2));
 }
 
+static void devices_and_complex_numbers(void) {
+  const int64_t index = 3;
+  xt_pickler p;
+  xt_pickler_begin(&p);
+  xt_pickler_put_device(&p, "cpu", 3, NULL);
+  xt_pickler_put_device(&p, "cuda", 4, &index);
+  xt_pickler_put_complex(&p, 1.5, -2);
+  xt_pickler_put_tuple_of(&p, 3);
+  CHECK(reads_back(&p, "(device(cpu, -1), device(cuda, 3), complex(1.5, -2))"));
+}
+
+static void numpy_scalars(void) {
+  const double number = 0.5;
+  const uint8_t byte = 7;
+  xt_pickler p;
+  xt_arena arena = {0};
+  xt_error error = {0};
+  xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error};
+  xt_node *root = NULL;
+  size_t used;
+  xt_pickler_begin(&p);
+  xt_pickler_put_dtype(&p, XT_float64);
+  xt_pickler_put_numpy_scalar(&p, XT_float64, (const uint8_t *)&number);
+  xt_pickler_put_numpy_scalar(&p, XT_uint8, &byte);
+  xt_pickler_put_tuple_of(&p, 3);
+  xt_pickler_stop(&p);
+  CHECK(!p.out.failed && xt_unpickle(p.out.data, p.out.size, &rebuild, &used, &root) == XT_STATUS_ok);
+  CHECK(node_reads(root, "(dtype(float64), scalar(float64), scalar(uint8))"));
+  CHECK(!memcmp(root->list.items[1]->scalar.bytes, &number, sizeof number) &&
+        root->list.items[2]->scalar.bytes[0] == 7);
+  xt_rebuild_free(&rebuild);
+  xt_storages_free(&storages);
+  xt_arena_free(&arena);
+  xt_pickler_free(&p);
+}
+
+/* A memo entry is read with one byte or with four. */
+static void memo_entries(void) {
+  xt_pickler p;
+  xt_pickler_begin(&p);
+  xt_pickler_put_get(&p, 255);
+  CHECK(p.out.size == 4 && !memcmp(p.out.data + 2, "h\xff", 2));
+  xt_pickler_put_get(&p, 256);
+  CHECK(p.out.size == 9 && !memcmp(p.out.data + 4, "j\0\1\0\0", 5));
+  xt_pickler_free(&p);
+}
+
 /* An allocation that fails leaves `failed` set at the end, whichever it is. */
 static void reports_failed_allocations(void) {
   for (fail_at = 0;; fail_at++) {
@@ -297,5 +345,6 @@ static void reports_failed_allocations(void) {
 int main(void) {
   return RUN_TESTS("pickler", none_and_booleans, integers, large_integers, very_large_integers, floats, texts_and_bytes,
                    containers, calls_and_objects, unknown_classes, globals_are_memoized, tensors_and_storages,
-                   storage_classes_name_their_dtype, reports_failed_allocations);
+                   storage_classes_name_their_dtype, devices_and_complex_numbers, numpy_scalars, memo_entries,
+                   reports_failed_allocations);
 }

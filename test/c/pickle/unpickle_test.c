@@ -24,6 +24,7 @@
 #define TIMES_64(text) TIMES_8(TIMES_8(text))
 #define BIG "9223372036854775807"
 #define P(text) text, sizeof text - 1
+#define NO_ID "not a storage tuple"
 
 typedef struct {
   const char *pickle;
@@ -56,6 +57,8 @@ static const refusal refusals[] = {
     {P("g7\n"), C, "memo entry 7 was never stored", 0, 0},
     {P("Np-1\n"), C, "negative memo index", 0, 0},
     {P("Ng-1\n"), C, "negative memo index", 0, 0},
+    {P("Np9999999999999999999\n"), C, "memo index is too large", 0, 0},
+    {P("Ng9999999999999999999\n"), C, "memo index is too large", 0, 0},
     {P("\225\377\0\0\0\0\0\0\0N."), XT_STATUS_truncated, "FRAME", 0, 0},
     {P("\225\2\0\0\0\0\0\0\0X\0\0\0\0."), C, "crosses the end of the frame", 0, 0},
     {P("\202\1."), XT_STATUS_forbidden, "copyreg extension code 1", 0, 0},
@@ -99,6 +102,31 @@ static const refusal refusals[] = {
     {P("NQ."), C, "not a storage tuple", 0, 0},
     {P("Px\n."), C, "not a storage tuple", 0, 0},
     {P("NQ."), C, "refers to storages outside", 0, XT_IDS_NONE},
+    /* persistent ids as texts: the first one is complete */
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 4)\nN."), C, "1 values left", 0, 0},
+    {P("P\n."), C, NO_ID, 0, 0},
+    {P("P(\n."), C, NO_ID, 0, 0},
+    {P("P(x)\n."), C, NO_ID, 0, 0},
+    {P("P('storage'\n."), C, NO_ID, 0, 0},
+    {P("P('storage', \n."), C, NO_ID, 0, 0},
+    {P("P('storage', 1)\n."), C, NO_ID, 0, 0},
+    {P("P('storage)\n."), C, NO_ID, 0, 0},
+    {P("P('stor\\age')\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 4) \n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 4x)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', -4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 1234567890123456789)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class torch.FloatStorage>, '0', 'cpu', 4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage', '0', 'cpu', 4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <type 'torch.FloatStorage'>, '0', 'cpu', 4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'FloatStorage'>, '0', 'cpu', 4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.NoStorage'>, '0', 'cpu', 4)\n."), C, "unknown storage class", 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, None, 'cpu', 4)\n."), C, "wrong type", 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, Nothing, 'cpu', 4)\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 4, (1, (2, 3)))\n."), C, NO_ID, 0, 0},
+    {P("P('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 4, ('v', 2, 9))\n."), C, "view extends past", 0,
+     XT_IDS_LEGACY},
+    {P("P\377\n."), C, "not valid UTF-8", 0, 0},
     {P("Vx\nQ."), C, "not the key of a tensor", 0, XT_IDS_LABELS},
     {P("NQ."), C, "not the key of a tensor", 0, XT_IDS_LABELS},
     {P(STORAGE_OF("No", "0", "cpu", "1") "."), C, "unknown storage class", 0, 0},
@@ -247,6 +275,45 @@ static void unusual_forms_are_read(void) {
   for (size_t i = 0; i < COUNT_OF(readable); i++) reads(readable[i][0], readable[i][1]);
 }
 
+/* The ids of protocol 0 are the texts of Python's str(). */
+#define TEXT_ID(rest) "P('storage', <class 'torch.FloatStorage'>, '0', 'cuda:0', 4" rest ")\n"
+static const char *const text_ids[][2] = {
+    {TEXT_ID("") ".", "storage(0)"},
+    {TEXT_ID(", None") ".", "storage(0)"},
+    {TEXT_ID(", ('1', 1, 3)") ".", "storage(0)"},
+    {REBUILD("tensor_v2", TEXT_ID(", None") "I0\n" SIZES "I00\nN") ".",
+     "tensor(float32, size (4), stride (1), storage 0 + 0)"},
+    {"P('module', <class 'a.b.Net'>, 'net.py', 'class Net')\n.", "a.b.Net"},
+};
+
+static void persistent_ids_as_texts_are_read(void) {
+  for (size_t i = 0; i < COUNT_OF(text_ids); i++) {
+    result r;
+    read_pickle(&r, text_ids[i][0], strlen(text_ids[i][0]), false, XT_IDS_LEGACY);
+    if (r.status != XT_STATUS_ok) fprintf(stderr, "%s: %s\n", text_ids[i][0], r.error.message);
+    CHECK(r.status == XT_STATUS_ok && node_reads(r.root, text_ids[i][1]));
+    if (r.storages.count)
+      CHECK(r.storages.list[0].location_size == 6 && !memcmp(r.storages.list[0].location, "cuda:0", 6));
+    if (r.root->kind == XT_NODE_STORAGE && i == 2) CHECK(r.root->storage.start == 1 && r.root->storage.count == 3);
+    free_result(&r);
+  }
+  /* without memory, an id may also count as one that is no tuple */
+  fail_arenas = true;
+  for (size_t i = 0; i < COUNT_OF(text_ids); i++)
+    for (fail_at = 0;; fail_at++) {
+      result r;
+      allocations = 0;
+      read_pickle(&r, text_ids[i][0], strlen(text_ids[i][0]), false, XT_IDS_LEGACY);
+      bool failed = allocations > fail_at;
+      if (!failed) CHECK(r.status == XT_STATUS_ok);
+      else CHECK(r.status == XT_STATUS_no_memory || (r.status == XT_STATUS_corrupt && strstr(r.error.message, NO_ID)));
+      free_result(&r);
+      if (!failed) break;
+    }
+  fail_at = -1;
+  fail_arenas = false;
+}
+
 static void survives_every_failed_allocation(void) {
   fail_arenas = true;
   for (size_t i = 0; i < COUNT_OF(readable); i++)
@@ -264,5 +331,6 @@ static void survives_every_failed_allocation(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("unpickle", bad_pickles_are_refused, unusual_forms_are_read, survives_every_failed_allocation);
+  return RUN_TESTS("unpickle", bad_pickles_are_refused, unusual_forms_are_read, persistent_ids_as_texts_are_read,
+                   survives_every_failed_allocation);
 }
