@@ -153,8 +153,9 @@ defmodule ExTorch.Source.HTTP.Cache do
       result = :file.read(file, size + 4)
       :file.close(file)
 
-      with {:ok, <<bytes::binary-size(size), crc::32>>} <- result,
-           true <- :erlang.crc32(bytes) == crc do
+      with {:ok, block} when byte_size(block) == size + 4 <- result,
+           bytes = binary_part(block, 0, size),
+           true <- binary_part(block, size, 4) == <<:erlang.crc32(bytes)::32>> do
         touch(path, modified)
         bytes
       else

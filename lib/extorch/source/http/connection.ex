@@ -175,12 +175,9 @@ defmodule ExTorch.Source.HTTP.Connection do
   end
 
   defp strip(line) do
-    size = byte_size(line) - 2
-
-    case line do
-      <<text::binary-size(size), "\r\n">> when size >= 0 -> {:ok, text}
-      _ -> {:error, {:invalid, "a line of the response is too long or does not end in CR LF"}}
-    end
+    if String.ends_with?(line, "\r\n"),
+      do: {:ok, binary_part(line, 0, byte_size(line) - 2)},
+      else: {:error, {:invalid, "a line of the response is too long or does not end in CR LF"}}
   end
 
   defp status(<<"HTTP/1.", version, " ", a, b, c, rest::binary>>)
