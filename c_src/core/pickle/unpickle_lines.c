@@ -93,7 +93,8 @@ static size_t multiply(uint64_t *limbs, size_t count, uint64_t factor, uint64_t 
 static size_t put_limbs(const uint64_t *limbs, size_t count, bool negative, uint8_t *to) {
   unsigned carry = 1;
   for (size_t i = 0; i < 8 * count + 1; i++) {
-    uint8_t byte = i < 8 * count ? (uint8_t)(limbs[i / 8] >> (8 * (i % 8))) : 0;
+    uint8_t byte = 0;
+    if (i < 8 * count) byte = (uint8_t)(limbs[i / 8] >> (8 * (i % 8)));
     unsigned value = negative ? (uint8_t)~byte + carry : byte;
     carry = value >> 8;
     to[i] = (uint8_t)value;
