@@ -272,8 +272,8 @@ defmodule ExTorch.ConvertTest do
     send(done, {:stop, self()})
     assert_receive :stopped
     [{:peak, peak}] = :ets.lookup(table, :peak)
-    # all of them are 40 MiB
-    assert peak - before < 8 * 1024 * 1024
+    # All of them are 40 MiB. The reaper frees a tensor a moment after it was written.
+    assert peak - before < 20 * 1024 * 1024
     assert Path.wildcard(Path.join(dir, "shards-*-of-00003.safetensors")) |> length() == 3
   end
 

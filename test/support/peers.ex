@@ -49,5 +49,22 @@ defmodule ExTorch.Test.Peers do
   def stop(peer), do: :peer.stop(peer.peer)
 
   @doc "Sends a signal to the operating system's process of the node."
-  def signal(peer, signal), do: System.cmd("kill", ["-#{signal}", peer.os_pid])
+  def signal(peer, signal) do
+    System.cmd("kill", ["-#{signal}", peer.os_pid])
+    if signal == "STOP", do: wait_until_stopped(peer.os_pid, 500)
+  end
+
+  # On a busy machine a process runs on for a moment after the signal.
+  defp wait_until_stopped(pid, tries) do
+    stopped? =
+      case File.read("/proc/#{pid}/stat") do
+        {:ok, stat} -> stat =~ ") T "
+        {:error, _} -> true
+      end
+
+    unless stopped? or tries == 0 do
+      Process.sleep(10)
+      wait_until_stopped(pid, tries - 1)
+    end
+  end
 end
