@@ -223,6 +223,25 @@ defmodule ExTorch.CLI do
   @spec json(term()) :: iolist()
   def json(term), do: [JSON.encode(term), "\n"]
 
+  # An entry as `--json` prints it.
+  @doc false
+  @spec entry(ExTorch.Checkpoint.Entry.t()) :: map()
+  def entry(entry) do
+    entry
+    |> Map.take([
+      :name,
+      :dtype,
+      :shape,
+      :strides,
+      :offset,
+      :storage,
+      :requires_grad,
+      :device,
+      :kind
+    ])
+    |> Map.put(:bytes, entry.nbytes)
+  end
+
   @doc false
   @spec auto(String.t()) :: String.t() | :auto
   def auto("auto"), do: :auto

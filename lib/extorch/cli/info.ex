@@ -192,21 +192,7 @@ defmodule ExTorch.CLI.Info do
     }
   end
 
-  defp entry(entry) do
-    entry
-    |> Map.take([
-      :name,
-      :dtype,
-      :shape,
-      :strides,
-      :offset,
-      :storage,
-      :requires_grad,
-      :device,
-      :kind
-    ])
-    |> Map.merge(%{bytes: entry.nbytes, elements: Text.elements(entry)})
-  end
+  defp entry(entry), do: Map.put(CLI.entry(entry), :elements, Text.elements(entry))
 
   defp json_value(value)
        when is_number(value) or is_binary(value) or is_boolean(value) or is_nil(value),

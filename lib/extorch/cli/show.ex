@@ -95,7 +95,7 @@ defmodule ExTorch.CLI.Show do
 
   defp show(entry, %{device: :meta} = tensor, options) do
     if options.json,
-      do: CLI.json(description(entry)),
+      do: CLI.json(CLI.entry(entry)),
       else: [inspect(entry), "\n", inspect(tensor), "\n"]
   end
 
@@ -144,30 +144,13 @@ defmodule ExTorch.CLI.Show do
   # ---- JSON ----
 
   defp json(entry, tensor, stats, bins, options) do
-    base = Map.merge(description(entry), Map.put(stats, :histogram, bins))
+    base = Map.merge(CLI.entry(entry), Map.put(stats, :histogram, bins))
 
     CLI.json(
       case options[:values] do
         nil -> base
         count -> Map.put(base, :values, values(tensor, count))
       end
-    )
-  end
-
-  defp description(entry) do
-    Map.merge(
-      Map.take(entry, [
-        :name,
-        :dtype,
-        :shape,
-        :strides,
-        :offset,
-        :storage,
-        :requires_grad,
-        :device,
-        :kind
-      ]),
-      %{bytes: entry.nbytes}
     )
   end
 
