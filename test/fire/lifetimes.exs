@@ -139,7 +139,10 @@ defmodule Lifetimes do
     grown = State.rss() - first
     File.rm_rf!(dir)
     per_million = grown / 1_048_576 / (count / 1_000_000)
-    bad = if per_million < 1.0, do: [], else: [{:rss_mib_per_million, per_million}]
+
+    # The allocators take and return some hundred KiB at any time: of fewer than a million tensors, 1 MiB is allowed.
+    allowed = 1_048_576 * max(count / 1_000_000, 1)
+    bad = if grown < allowed, do: [], else: [{:rss_mib_per_million, per_million}]
 
     report("tensors", left, bad, created: count, rss_mib_per_million: Float.round(per_million, 3))
   end
