@@ -46,6 +46,7 @@
   X(checkpoint_close, 1, XT_NORMAL)          \
   X(checkpoint_keys, 1, XT_DIRTY_CPU)        \
   X(checkpoint_entries, 2, XT_DIRTY_CPU)     \
+  X(checkpoint_match, 2, XT_DIRTY_CPU)       \
   X(checkpoint_metadata, 1, XT_DIRTY_CPU)    \
   X(checkpoint_storages, 1, XT_DIRTY_CPU)    \
   X(checkpoint_records, 1, XT_DIRTY_CPU)     \

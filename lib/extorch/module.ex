@@ -79,7 +79,7 @@ defimpl ExTorch.Module, for: Map do
   use ExTorch.Store.Container
 
   def walk(map), do: {:parts, Map.to_list(map)}
-  def rebuild(map, parts), do: map |> Map.keys() |> Enum.zip(parts) |> Map.new()
+  def rebuild(map, parts), do: map |> Map.keys() |> :lists.zip(parts) |> :maps.from_list()
 end
 
 defimpl ExTorch.Module, for: List do

@@ -173,6 +173,9 @@ defmodule ExTorch.Native do
   nif checkpoint_entries(checkpoint :: checkpoint(), names :: :all | [String.t()]) ::
         result([ExTorch.Checkpoint.Entry.t()] | [[ExTorch.Checkpoint.Entry.t()]])
 
+  nif checkpoint_match(checkpoint :: checkpoint(), leaves :: [ExTorch.Store.Leaves.leaf()]) ::
+        result({[non_neg_integer()], non_neg_integer()} | nil)
+
   nif checkpoint_metadata(checkpoint :: checkpoint()) :: result(map())
   nif checkpoint_storages(checkpoint :: checkpoint()) :: result([map()])
   nif checkpoint_records(checkpoint :: checkpoint()) :: result([String.t()])

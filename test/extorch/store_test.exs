@@ -302,6 +302,44 @@ defmodule ExTorch.StoreTest do
              })
   end
 
+  # A file that has exactly the tensors of the module takes a short way, unless there is an adapter.
+  test "the result is the same whether or not file and module have the same tensors", %{
+    path: path
+  } do
+    tensors = for i <- 1..40, into: %{}, do: {"b.#{i}", ExTorch.tensor([i, -i])}
+    tensors = Map.put(tensors, "a.0.w", ExTorch.tensor([[0.5]]))
+    ExTorch.save!(tensors, path)
+
+    module = %{
+      "a" => [%{w: zeros({1, 1})}],
+      "b" => for(i <- 1..40, into: %{}, do: {i, zeros({2}, dtype: :int64)})
+    }
+
+    identity = fn _entry, tensor, _target -> tensor end
+    variants = [module, put_in(module["b"][1], zeros({2})), Map.put(module, :c, zeros({1}))]
+    variants = variants ++ [Map.delete(module, "a"), put_in(module["b"]["1"], zeros({2}))]
+
+    for variant <- variants, opts <- [[], [allow_partial: true]] do
+      short = Store.apply_to(PyTorch.new(path, opts), variant)
+      long = Store.apply_to(PyTorch.new(path, [adapters: identity] ++ opts), variant)
+      assert comparable(short) == comparable(long)
+    end
+
+    assert {:ok, %{module: applied, applied: names}} = Store.apply_to(PyTorch.new(path), module)
+    assert names == Checkpoint.keys(Checkpoint.open!(path))
+    assert list(hd(applied["a"]).w) == [[0.5]]
+    for i <- 1..40, do: assert(list(applied["b"][i]) == [i, -i])
+  end
+
+  defp comparable({:ok, result}), do: values(Map.from_struct(result))
+  defp comparable({:error, error}), do: {error.message, values(Map.from_struct(error).result)}
+
+  defp values(%Tensor{} = tensor), do: {tensor.shape, tensor.dtype, list(tensor)}
+  defp values(%ApplyResult{} = result), do: values(Map.from_struct(result))
+  defp values(map) when is_map(map), do: Map.new(map, fn {key, part} -> {key, values(part)} end)
+  defp values(list) when is_list(list), do: Enum.map(list, &values/1)
+  defp values(other), do: other
+
   test "safetensors with metadata", %{tmp_dir: dir} do
     file = Path.join(dir, "x.safetensors")
     store = Safetensors.new(file, metadata: %{"format" => "pt"})

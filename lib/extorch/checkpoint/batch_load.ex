@@ -75,10 +75,15 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # where they are a small part of these; of a source, this is an error.
   @spec tensors(Handle.t(), [Entry.t()], boolean()) :: result([Tensor.t() | struct()])
   def tensors(ckpt, entries, sparing \\ false) do
-    with {:ok, tensors} <- read_all(ckpt, Enum.map(entries, & &1.index), sparing: sparing) do
+    with {:ok, tensors} <- tensors_at(ckpt, Enum.map(entries, & &1.index), sparing) do
       all_to_device(ckpt, tensors, entries)
     end
   end
+
+  # Same for the entries with these indices, in any order. The tensors stay on the CPU.
+  @spec tensors_at(Handle.t(), [non_neg_integer()], boolean()) ::
+          result([Tensor.t() | struct()])
+  def tensors_at(ckpt, indices, sparing), do: read_all(ckpt, indices, sparing: sparing)
 
   # A folder has no batch.
   defp read_all(%{resource: %Folder{} = folder} = ckpt, indices, opts) do

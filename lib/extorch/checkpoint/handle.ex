@@ -30,6 +30,13 @@ defmodule ExTorch.Checkpoint.Handle do
   def entries(%{resource: %Folder{} = folder}, names), do: Folder.entries(folder, names)
   def entries(ckpt, names), do: put_path(Call.checkpoint_entries(ckpt.resource, names), ckpt)
 
+  # Returns the index of each leaf's entry and the bytes of all, if the leaves and the entries are the same tensors and each
+  # has its own storage; otherwise nil.
+  @spec match(t(), [ExTorch.Store.Leaves.leaf()]) ::
+          result({[non_neg_integer()], non_neg_integer()} | nil)
+  def match(%{resource: %Folder{}}, _leaves), do: {:ok, nil}
+  def match(ckpt, leaves), do: put_path(Call.checkpoint_match(ckpt.resource, leaves), ckpt)
+
   @spec metadata(t()) :: result(map())
   def metadata(%{resource: %Folder{} = folder}), do: Folder.metadata(folder)
   def metadata(ckpt), do: put_path(Call.checkpoint_metadata(ckpt.resource), ckpt)

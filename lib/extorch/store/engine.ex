@@ -15,19 +15,11 @@ defmodule ExTorch.Store.Engine do
           {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(file, path, options, module) do
     start = System.monotonic_time()
+    leaves = Leaves.list(module)
 
-    with {:ok, leaves} <- Leaves.list(module),
-         names = Enum.map(leaves, &elem(&1, 0)),
-         {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, names),
-         {result, planned} = classify(file, options, leaves, pairs, outside),
-         :ok <- check_selected(result, planned, outside, options, {names, pairs}) do
-      result = %{result | module: module}
-
-      {result, bytes} =
-        if options.allow_partial or ApplyResult.complete?(result),
-          do: read(file, options, result, planned),
-          else: {%{result | applied: Enum.map(planned, & &1.name)}, 0}
-
+    with {:ok, result, bytes} <-
+           apply_exactly(file, options, module, leaves) ||
+             apply_leaves(file, options, module, leaves) do
       Telemetry.execute(
         [:extorch, :store, :apply],
         %{
@@ -44,15 +36,45 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
+  # The most common case takes few steps and little memory: the file has exactly the tensors of the module, and nothing is
+  # renamed, left out or converted. Otherwise nil.
+  defp apply_exactly(file, options, module, leaves) do
+    with %{only: nil, except: nil, adapters: [], on_progress: nil} <- options,
+         true <- Names.unchanged?(options),
+         true <- Enum.all?(leaves, &match?({_, %Tensor{device: :cpu}, _}, &1)),
+         {tensors, bytes} <- File.read_all(file, leaves) do
+      {:ok, %ApplyResult{module: Leaves.replace(module, tensors), applied: file.keys}, bytes}
+    else
+      _ -> nil
+    end
+  end
+
+  defp apply_leaves(file, options, module, leaves) do
+    with {:ok, targets} <- Leaves.by_name(leaves),
+         {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, targets),
+         {result, planned} = classify(file, options, {leaves, targets}, pairs, outside),
+         :ok <- check_selected(result, planned, outside, options, {leaves, pairs}) do
+      result = %{result | module: module}
+
+      if options.allow_partial or ApplyResult.complete?(result),
+        do: read(file, options, result, leaves, planned),
+        else: {:ok, %{result | applied: Enum.map(planned, & &1.name)}, 0}
+    end
+  end
+
   # Filters that leave nothing of the module or of the file are an error.
   defp check_selected(_result, [_ | _], _outside, _options, _names), do: :ok
 
-  defp check_selected(result, [], outside, options, {names, pairs}) do
+  defp check_selected(result, [], outside, options, {leaves, pairs}) do
     unused = Enum.drop(result.unused, -length(outside))
     selected = result.errors ++ result.missing ++ unused
-    Options.check_selected(options, selected, fn -> Enum.uniq(names ++ module_names(pairs)) end)
+
+    Options.check_selected(options, selected, fn ->
+      Enum.uniq(names(leaves) ++ module_names(pairs))
+    end)
   end
 
+  defp names(tuples), do: Enum.map(tuples, &elem(&1, 0))
   defp module_names(pairs), do: Enum.map(pairs, &elem(&1, 1))
 
   defp check_complete(result, options, module, path) do
@@ -102,31 +124,27 @@ defmodule ExTorch.Store.Engine do
 
   # Assigns each name of the file and of the module to one list of the result. Also returns the tensors to read, in file
   # order.
-  defp classify(file, options, leaves, pairs, outside) do
-    targets = Map.new(leaves, fn {name, leaf, target} -> {name, {leaf, target}} end)
-
+  defp classify(file, options, {leaves, targets}, pairs, outside) do
     entry = entry_for_filters(file, options)
-    {known, unknown} = Enum.split_with(pairs, fn {_, name} -> is_map_key(targets, name) end)
-
+    {known, unknown} = split_known(pairs, targets)
     {selected, skipped} = split_selected(known, options, entry)
     {unused, unknown_skipped} = split_selected(unknown, options, entry)
+    {planned, errors} = check_all(selected, file, options, targets)
 
     {missing_skipped, missing} =
       leaves
-      |> names_without(Map.new(known, fn {_, name} -> {name, true} end))
-      |> Enum.split_with(fn name ->
+      |> not_in_file(planned, known)
+      |> Enum.split_with(fn {name, _leaf, target} ->
         # There is no entry in the file: filters of the entry receive one that describes the tensor of the module.
-        not Options.selected?(options, name, fn -> placeholder(name, elem(targets[name], 1)) end)
+        not Options.selected?(options, name, fn -> placeholder(name, target) end)
       end)
 
-    unused = Enum.map(unused, &elem(&1, 0)) ++ outside
-    {planned, errors} = check_all(selected, file, options, targets)
+    missing = names(missing)
+    unused = names(unused) ++ outside
 
     result = %ApplyResult{
       missing: missing,
-      skipped:
-        Enum.map(skipped, &elem(&1, 1)) ++
-          Enum.map(unknown_skipped, &elem(&1, 0)) ++ missing_skipped,
+      skipped: module_names(skipped) ++ names(unknown_skipped) ++ names(missing_skipped),
       unused: unused,
       errors: errors,
       suggestions: Names.suggestions(missing, unused)
@@ -135,27 +153,36 @@ defmodule ExTorch.Store.Engine do
     {result, planned}
   end
 
+  # In most cases the module has all names of the file: then the list is not copied.
+  defp split_known(pairs, targets) do
+    known? = fn {_, name} -> is_map_key(targets, name) end
+    if Enum.all?(pairs, known?), do: {pairs, []}, else: Enum.split_with(pairs, known?)
+  end
+
   defp split_selected(pairs, %{only: nil, except: nil}, _entry), do: {pairs, []}
 
   defp split_selected(pairs, options, entry) do
     Enum.split_with(pairs, fn {from, name} -> Options.selected?(options, name, entry.(from)) end)
   end
 
-  # Returns the names of the leaves that are not in the map of names.
-  defp names_without(leaves, found) do
-    if map_size(found) == length(leaves),
-      do: [],
-      else: for({name, _, _} <- leaves, not is_map_key(found, name), do: name)
+  # Returns the leaves of the module that the file does not have. The names of what is planned are unique.
+  defp not_in_file(leaves, planned, known) do
+    if length(planned) == length(leaves) do
+      []
+    else
+      known = known |> module_names() |> Map.from_keys(true)
+      Enum.reject(leaves, fn {name, _, _} -> is_map_key(known, name) end)
+    end
   end
 
   # ---- Checking shapes and dtypes before reading ----
 
   defp check_all(selected, file, options, targets) do
-    entries = File.entries(file, Enum.map(selected, &elem(&1, 0)))
+    entries = File.entries(file, names(selected))
 
     {planned, errors} =
       Enum.zip_reduce(selected, entries, {[], []}, fn {from, name}, result, {planned, errors} ->
-        {leaf, target} = Map.fetch!(targets, name)
+        {_name, leaf, target} = Map.fetch!(targets, name)
 
         with {:ok, entry} <- result,
              :ok <- check_entry(entry, target, options) do
@@ -236,7 +263,7 @@ defmodule ExTorch.Store.Engine do
 
   # ---- Reading ----
 
-  defp read(file, options, result, planned) do
+  defp read(file, options, result, leaves, planned) do
     total = Enum.reduce(planned, 0, &(&1.entry.nbytes + &2))
     {first, tied} = tied(planned)
     state = {[], %{}, Progress.new(options.on_progress, total), 0}
@@ -250,23 +277,37 @@ defmodule ExTorch.Store.Engine do
       end)
 
     Progress.finish(progress)
-    new = Map.new(new)
-    applied = for item <- planned, is_map_key(new, item.name), do: item.name
-    errors = for item <- planned, failed != %{}, failure = failed[item.name], do: failure
+    {done, not_done} = split_failed(planned, failed)
+    new = :maps.from_list(new)
+    values = for {name, leaf, _target} <- leaves, do: Map.get(new, name, leaf)
 
-    {%{
-       result
-       | module: Leaves.replace(result.module, new),
-         applied: applied,
-         errors: result.errors ++ errors
-     }, bytes}
+    result = %{
+      result
+      | module: Leaves.replace(result.module, values),
+        applied: Enum.map(done, & &1.name),
+        errors: result.errors ++ Enum.map(not_done, &Map.fetch!(failed, &1.name))
+    }
+
+    {:ok, result, bytes}
   end
+
+  defp split_failed(planned, failed) when failed == %{}, do: {planned, []}
+
+  defp split_failed(planned, failed),
+    do: Enum.split_with(planned, &(not is_map_key(failed, &1.name)))
 
   # Tied weights stay tied: several names for the same view of the same storage get the same tensor. Returns the items to
   # read, and by the name of the first item of a view, all its items, if there are several.
   defp tied(planned) do
-    by_storage = Enum.frequencies_by(planned, & &1.entry.storage)
+    storages = Enum.map(planned, & &1.entry.storage)
 
+    # In most cases each tensor has its own storage.
+    if map_size(Map.from_keys(storages, true)) == length(storages),
+      do: {planned, %{}},
+      else: tied(planned, Enum.frequencies(storages))
+  end
+
+  defp tied(planned, by_storage) do
     {first, views} =
       Enum.reduce(planned, {[], %{}}, fn %{entry: %{storage: storage}} = item, {first, views} ->
         if storage == nil or :erlang.map_get(storage, by_storage) == 1,
@@ -362,7 +403,9 @@ defmodule ExTorch.Store.Engine do
 
   # Returns the tensors with their names in the file.
   defp collect(options, module) do
-    with {:ok, leaves} <- Leaves.list(module) do
+    leaves = Leaves.list(module)
+
+    with {:ok, _by_name} <- Leaves.by_name(leaves) do
       shapes = Map.new(leaves, fn {name, _, target} -> {name, target.shape} end)
 
       kept =
@@ -371,7 +414,7 @@ defmodule ExTorch.Store.Engine do
             Options.selected?(options, name, fn -> entry end),
             do: {name, leaf, entry}
 
-      names = fn -> Enum.map(leaves, &elem(&1, 0)) end
+      names = fn -> names(leaves) end
 
       pairs =
         for {name, _, _} <- kept,
@@ -422,7 +465,7 @@ defmodule ExTorch.Store.Engine do
 
   @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
-    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
+    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), %{}) do
       entry = entry_for_filters(file, options)
 
       selected =
@@ -445,14 +488,13 @@ defmodule ExTorch.Store.Engine do
 
   # Returns the name in the file of a tensor of the module.
   defp find(file, options, name) do
-    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), []) do
+    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), %{}) do
       case List.keyfind(pairs, name, 1) do
         {from, _} ->
           {:ok, from}
 
         nil ->
-          names = Enum.map(pairs, &elem(&1, 1))
-          hint = Suggest.hint(names, name, 0.8, 1) || "; see ExTorch.Store.keys/1"
+          hint = Suggest.hint(module_names(pairs), name, 0.8, 1) || "; see ExTorch.Store.keys/1"
           {:error, Error.new(:not_found, "no tensor is named #{Error.quoted(name)}" <> hint)}
       end
     end

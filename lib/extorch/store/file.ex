@@ -7,6 +7,7 @@ defmodule ExTorch.Store.File do
 
   alias ExTorch.{Checkpoint, Error, Tensor}
   alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Reader}
+  alias ExTorch.Store.Leaves
 
   # Tensors are read in batches of about this size, so that tensors that are converted are not held twice.
   @batch_bytes 64 * 1024 * 1024
@@ -69,6 +70,20 @@ defmodule ExTorch.Store.File do
   defp part(%{part_of: part_of}, name), do: Map.fetch!(part_of, name)
 
   defp checkpoint(file, name), do: Map.fetch!(file.parts, part(file, name))
+
+  # Reads the tensors for the leaves, in their order, if the file has exactly these and each has its own storage. Also
+  # returns their bytes. Returns nil if anything is different, or if the tensors cannot be read together.
+  @spec read_all(t() | map(), [Leaves.leaf()]) :: {[Tensor.t()], non_neg_integer()} | nil
+  def read_all(%__MODULE__{part_of: nil, parts: %{nil => ckpt}}, leaves) do
+    with {:ok, {indices, bytes}} <- Handle.match(ckpt, leaves),
+         {:ok, tensors} <- BatchLoad.tensors_at(ckpt, indices, true) do
+      {tensors, bytes}
+    else
+      _ -> nil
+    end
+  end
+
+  def read_all(_file, _leaves), do: nil
 
   # Reads the tensors of {name in the file, entry}. Calls the function with each result, in the same order, and the
   # accumulator.

@@ -7,13 +7,16 @@ defmodule ExTorch.Store.Leaves do
   @type leaf :: {name :: String.t(), leaf :: term(), target :: ExTorch.Module.target()}
 
   # Returns the tensors in the order of the module.
-  @spec list(term()) :: {:ok, [leaf()]} | {:error, Error.t()}
-  def list(module) do
-    leaves = module |> walk("", []) |> Enum.reverse()
-    by_name = Map.new(leaves, &{elem(&1, 0), true})
+  @spec list(term()) :: [leaf()]
+  def list(module), do: module |> walk("", []) |> Enum.reverse()
+
+  # Returns the tensors by name.
+  @spec by_name([leaf()]) :: {:ok, %{String.t() => leaf()}} | {:error, Error.t()}
+  def by_name(leaves) do
+    by_name = Map.new(leaves, &{elem(&1, 0), &1})
 
     if map_size(by_name) == length(leaves) do
-      {:ok, leaves}
+      {:ok, by_name}
     else
       names = Enum.map(leaves, &elem(&1, 0))
       [name | _] = names -- Map.keys(by_name)
@@ -51,26 +54,36 @@ defmodule ExTorch.Store.Leaves do
 
   defp key_to_string(key), do: inspect(key)
 
-  # Returns the module with the leaves in the map, by name, in place of its own.
-  @spec replace(term(), %{String.t() => term()}) :: term()
-  def replace(module, new) when map_size(new) == 0, do: module
-  def replace(module, new), do: replace(module, new, "")
+  # Returns the module with these values in place of its tensors, in the order of list/1.
+  @spec replace(term(), [term()]) :: term()
+  def replace(module, values) do
+    {module, []} = take(module, values)
+    module
+  end
 
-  defp replace(%Tensor{} = tensor, new, name), do: Map.get(new, name, tensor)
+  defp take(%Tensor{}, [value | values]), do: {value, values}
 
-  defp replace(module, new, name) do
+  defp take(module, values) do
     case ExTorch.Module.walk(module) do
       {:parts, parts} ->
-        ExTorch.Module.rebuild(
-          module,
-          for({key, part} <- parts, do: replace(part, new, join(name, key)))
-        )
+        {parts, values} = take_parts(parts, values, [])
+        {ExTorch.Module.rebuild(module, parts), values}
 
       {:tensor, _target} ->
-        Map.get(new, name, module)
+        {hd(values), tl(values)}
 
       :other ->
-        module
+        {module, values}
     end
   end
+
+  defp take_parts([{_key, %Tensor{}} | parts], [value | values], taken),
+    do: take_parts(parts, values, [value | taken])
+
+  defp take_parts([{_key, part} | parts], values, taken) do
+    {part, values} = take(part, values)
+    take_parts(parts, values, [part | taken])
+  end
+
+  defp take_parts([], values, taken), do: {Enum.reverse(taken), values}
 end

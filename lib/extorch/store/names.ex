@@ -14,8 +14,11 @@ defmodule ExTorch.Store.Names do
 
   @type pair :: {file_name :: String.t(), module_name :: String.t()}
 
-  # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name.
-  @spec plan([String.t()], (() -> %{String.t() => tuple() | nil}), Options.t(), [String.t()]) ::
+  # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name. The
+  # keys of `module_names` are the names of the module.
+  @spec plan([String.t()], (() -> %{String.t() => tuple() | nil}), Options.t(), %{
+          String.t() => term()
+        }) ::
           {:ok, [pair()], [String.t()]} | {:error, Error.t()}
   def plan(keys, shapes, options, module_names) do
     if unchanged?(options),
@@ -24,7 +27,8 @@ defmodule ExTorch.Store.Names do
   end
 
   # If nothing renames, there are no collisions, and the shapes are not needed.
-  defp unchanged?(options) do
+  @spec unchanged?(Options.t()) :: boolean()
+  def unchanged?(options) do
     options.top_level_key == nil and not options.renumber and options.remap == [] and
       not Adapter.renames?(options.adapters)
   end
@@ -62,7 +66,7 @@ defmodule ExTorch.Store.Names do
   defp prefix(_keys, _shapes, %{top_level_key: nil}, _module_names), do: {:ok, ""}
 
   defp prefix(keys, shapes, %{top_level_key: :auto} = options, module_names) do
-    case scores(keys, shapes, options, Map.from_keys(module_names, true)) do
+    case scores(keys, shapes, options, module_names) do
       [] ->
         {:error, key_error("no part of the file contains tensors of the module", prefixes(keys))}
 

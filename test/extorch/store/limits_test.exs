@@ -109,7 +109,7 @@ defmodule ExTorch.Store.LimitsTest do
 
   defp renumbered(names) do
     options = %{top_level_key: nil, renumber: true, remap: [], adapters: []}
-    {:ok, pairs, []} = Names.plan(names, fn -> %{} end, options, [])
+    {:ok, pairs, []} = Names.plan(names, fn -> %{} end, options, %{})
     Enum.map(pairs, &elem(&1, 1))
   end
 

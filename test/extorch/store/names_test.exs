@@ -103,7 +103,10 @@ defmodule ExTorch.Store.NamesTest do
     keys = keys ++ for(i <- [3, 9, 12], do: "model.layers.#{i}.w")
     options = Store.Options.check!("", top_level_key: :auto, renumber: true)
     names = ["layers.0.w", "layers.1.w", "layers.2.w"]
-    {:ok, pairs, outside} = Store.Names.plan(keys, fn -> flunk("no shapes") end, options, names)
+    no_shapes = fn -> flunk("no shapes") end
+
+    {:ok, pairs, outside} = Store.Names.plan(keys, no_shapes, options, Map.from_keys(names, true))
+
     assert Enum.map(pairs, &elem(&1, 1)) == names
     assert length(outside) == 300
   end
@@ -119,7 +122,8 @@ defmodule ExTorch.Store.NamesTest do
       Map.new(keys, &{&1, {1}})
     end
 
-    {:ok, pairs, _outside} = Store.Names.plan(keys, shapes, options, ["1.gamma", "2.gamma"])
+    names = Map.from_keys(["1.gamma", "2.gamma"], true)
+    {:ok, pairs, _outside} = Store.Names.plan(keys, shapes, options, names)
     assert {"state.1.weight", "1.gamma"} in pairs
     assert_received :shapes
     refute_received :shapes
