@@ -239,6 +239,36 @@ defmodule ExTorch.StreamingTest do
     assert {:ok, ^whole, ""} = Streaming.load(chunks(empty, [100]))
   end
 
+  test "small pickles of any first opcode end where they end, however the stream is cut" do
+    long = String.duplicate("long ", 60)
+
+    for {pickle, value} <- [
+          {<<"M", 1001::little-16, ".">>, 1001},
+          {"I5\n.", 5},
+          {"F1.5\n.", 1.5},
+          {"S'abc'\n.", "abc"},
+          {"V#{long}\n.", long},
+          {"(dp0\n.", %{}},
+          {<<0x80, 2, "N.">>, nil}
+        ],
+        next = pickle <> :binary.copy(<<0x80, 2, "M", 1, 2, ".">>, 400),
+        bytes = pickle <> next,
+        size <- [1, 2, 3, 7, 8, 9, 100, byte_size(bytes)] do
+      {first, rest, pushed} = first_save(Streaming.loader(), bytes, size, 0)
+      assert first == value
+      assert pushed - byte_size(rest) == byte_size(pickle)
+    end
+  end
+
+  defp first_save(loader, bytes, size, at) do
+    piece = binary_part(bytes, at, min(size, byte_size(bytes) - at))
+
+    case Streaming.feed(loader, piece) do
+      {:more, loader} -> first_save(loader, bytes, size, at + byte_size(piece))
+      {:done, object, rest} -> {object, rest, at + byte_size(piece)}
+    end
+  end
+
   test "an enumerable is closed exactly once, also after errors" do
     test = self()
 

@@ -80,26 +80,28 @@ static xt_status detect_by_pickle(xt_push *p, xt_error *error) {
 }
 
 /* Returns true if the stream begins with a whole pickle, which may be shorter than the signatures of other formats.
- * Otherwise sets *needed to the number of bytes that are needed to decide, if that is less. */
+ * Otherwise, if it may be the beginning of one, reduces *needed to the bytes that the pickle has at least: bytes after
+ * its end may belong to another save and could not be returned. */
 static bool is_whole_pickle(xt_push *p, size_t *needed) {
   xt_pickle_scan_state scan = {0};
-  xt_pickle_scan_result result = xt_pickle_scan(xt_push_data(p), xt_push_available(p), &scan);
+  const uint8_t *data = xt_push_data(p);
+  xt_pickle_scan_result result = xt_pickle_scan(data, xt_push_available(p), &scan);
   if (result == XT_SCAN_SHORT && scan.at + scan.wanted < *needed) *needed = scan.at + (size_t)scan.wanted;
-  return result == XT_SCAN_END;
+  return result == XT_SCAN_END && scan.at >= xt_plain_pickle_min_size(*data);
 }
 
 /* The first step: detects the format by its signature, or else by its first pickle, or else by as many bytes as for a
  * file. */
 static xt_status detect_step(xt_push *p, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
-  size_t available = xt_push_available(p), needed;
-  bool pickle = xt_plain_pickle_may_begin(*data);
+  size_t available = xt_push_available(p), needed, more = XT_DETECT_SIZE;
+  bool pickle = is_whole_pickle(p, &more);
   const xt_format *format = xt_detect_signature(data, available, &needed);
-  if (needed && !(pickle && is_whole_pickle(p, &needed))) return xt_push_request(p, needed, 0);
-  if (!format && pickle) return detect_by_pickle(p, error);
+  if (needed && !pickle) return xt_push_request(p, needed < more ? needed : more, 0);
+  if (!format && (pickle || xt_plain_pickle_may_begin(*data))) return detect_by_pickle(p, error);
   if (!format) format = xt_detect_guess(data, available);
   if (format) return begin_format(p, format, error);
-  if (available < XT_DETECT_SIZE) return xt_push_request(p, XT_DETECT_SIZE, 0);
+  if (available < XT_DETECT_SIZE) return xt_push_request(p, more, 0);
   return detect_by_head(p, available, error);
 }
 

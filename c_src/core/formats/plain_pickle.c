@@ -8,6 +8,8 @@
 
 bool xt_plain_pickle_may_begin(uint8_t first) { return first == 0x80 || (first && strchr("(]}cL", first)); }
 
+size_t xt_plain_pickle_min_size(uint8_t first) { return xt_plain_pickle_may_begin(first) ? 3 : 4; }
+
 static bool is_name(uint8_t c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
 }
@@ -22,14 +24,14 @@ static bool is_module(const uint8_t *head, size_t size, size_t at) {
 /* Pickles of protocol 0 and 1 have no PROTO opcode, and those of protocol 0 are text. The first opcode is a mark, a
  * list, a dict or a class; or the whole pickle is here. What comes next distinguishes them from other text. */
 static bool is_old_pickle(const uint8_t *head, size_t size) {
-  enum { MIN_PICKLE = 3, TEXT_LENGTH = 0x09090909 /* a length that consists of text */ };
+  enum { TEXT_LENGTH = 0x09090909 /* a length that consists of text */ };
   xt_pickle_scan_state scan = {0};
-  if (size < MIN_PICKLE || head[0] == 0x80) return false;
+  if (size < xt_plain_pickle_min_size(head[0]) || head[0] == 0x80) return false;
   size_t global = head[0] == '(' ? 1 : 0;
   if ((head[global] == 'c' || (global && head[global] == 'i')) && !is_module(head, size, global + 1)) return false;
   switch (xt_pickle_scan(head, size, &scan)) {
   case XT_SCAN_INVALID: return false;
-  case XT_SCAN_END: return scan.at >= MIN_PICKLE;
+  case XT_SCAN_END: return scan.at >= xt_plain_pickle_min_size(head[0]);
   default:
     return xt_plain_pickle_may_begin(head[0]) && !(scan.wanted >= TEXT_LENGTH && xt_other_file_is_text(head, size));
   }
