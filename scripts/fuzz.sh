@@ -20,10 +20,12 @@ python3 test/c/fuzz/seeds.py "$dir/seeds"
 mkdir -p "$dir/findings"
 for target in $targets; do mkdir -p "$dir/corpus/$target" "test/c/fuzz/corpus/$target"; done
 
-run() { # run TARGET
+run() { # run TARGET: creates DIR/TARGET.passed if nothing was found
+  rm -f "$dir/$1.passed"
   # shellcheck disable=SC2086
   "$dir/$1" $limits -max_total_time="$seconds" -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -dict="$dir/seeds/dictionary" \
-    -artifact_prefix="$dir/findings/$1-" "$dir/corpus/$1" "$dir/seeds/$1" "test/c/fuzz/corpus/$1" >"$dir/$1.log" 2>&1
+    -artifact_prefix="$dir/findings/$1-" "$dir/corpus/$1" "$dir/seeds/$1" "test/c/fuzz/corpus/$1" >"$dir/$1.log" 2>&1 &&
+    touch "$dir/$1.passed"
 }
 
 # The corpus in the repository: small inputs that reach, together, every edge that any input has reached. The fixtures
@@ -56,13 +58,12 @@ fi
 
 seconds=${1:-${FUZZ_SECONDS:-60}}
 failed=()
-declare -A target_of
 for target in $targets; do
   while [ "$(jobs -r | wc -l)" -ge "${JOBS:-2}" ]; do sleep 0.2; done
   run "$target" &
-  target_of[$target]=$!
 done
-for target in $targets; do wait "${target_of[$target]}" || failed+=("$target"); done
+wait
+for target in $targets; do [ -e "$dir/$target.passed" ] || failed+=("$target"); done
 
 stat() { sed -n "s/^stat::$2: *//p" "$dir/$1.log"; }
 printf '%-12s %10s %8s %7s %9s %7s %9s\n' target runs per-sec edges features inputs peak-MiB
