@@ -89,7 +89,12 @@ defmodule ExTorch.MixProject do
         Streams: ~r/^ExTorch\.Streaming/,
         Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
         "LibTorch archives": ~r/^ExTorch\.Archive/,
-        "Comparing and command line": [ExTorch.Diff, ExTorch.Diff.Change, ExTorch.CLI],
+        "Comparing and command line": [
+          ExTorch.Diff,
+          ExTorch.Diff.Change,
+          ExTorch.Report,
+          ExTorch.CLI
+        ],
         Operation: [ExTorch.Config, ExTorch.Error, ExTorch.Telemetry]
       ]
     ]

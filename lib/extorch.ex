@@ -319,6 +319,22 @@ defmodule ExTorch do
   # ---- Creating tensors ----
 
   @doc """
+  Writes an HTML page about a checkpoint: a treemap, a table of the tensors with statistics and histograms, what is shared,
+  what is not a tensor, and whether torch's `weights_only` accepts it.
+
+  The sink is the path of a file, which is replaced atomically. See `ExTorch.Report` for the page and the options.
+
+      ExTorch.report("model.pt", "model.html")
+  """
+  @spec report(ExTorch.Checkpoint.source() | ExTorch.Checkpoint.t(), Path.t(), keyword()) ::
+          :ok | {:error, Error.t()}
+  def report(source, sink, opts \\ []), do: ExTorch.Report.write(source, sink, opts)
+
+  @doc "Same as `report/3` but raises on error."
+  @spec report!(ExTorch.Checkpoint.source() | ExTorch.Checkpoint.t(), Path.t(), keyword()) :: :ok
+  def report!(source, sink, opts \\ []), do: Error.unwrap!(report(source, sink, opts))
+
+  @doc """
   Creates a tensor of zeros.
 
   Options: `:dtype` (`:float32` by default) and `:device` (`:cpu` by default). All functions that create tensors take

@@ -33,6 +33,8 @@ has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fs
 has_venv() { python3 -c 'import ensurepip, venv'; }
 has_aarch64() { [ "$(uname -m)" = aarch64 ] || command -v qemu-aarch64-static || command -v qemu-aarch64; }
 has_nginx() { command -v nginx || [ -x /usr/sbin/nginx ]; }
+# Ubuntu has Chromium only as a snap: the tests of pages are skipped there, and where EXTORCH_BROWSER is 0.
+has_chromium() { [ "${EXTORCH_BROWSER:-}" = 0 ] || grep -qs '^ID=ubuntu' /etc/os-release || command -v chromium || command -v google-chrome; }
 has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
 
 case $job in
@@ -51,6 +53,7 @@ case $job in
     need strace "strace, to make disks fail" command -v strace
     need nginx-light "nginx, to read checkpoints from" has_nginx
     need openssl "openssl, to make certificates" command -v openssl
+    need "chromium fonts-dejavu-core" "Chromium, to test pages in (EXTORCH_BROWSER=0 skips them)" has_chromium
     ;;
 esac
 case $job in

@@ -18,11 +18,16 @@ unless ExTorch.Test.Peers.available?() do
   IO.puts("epmd was not found: tests with several nodes are skipped")
 end
 
+unless ExTorch.Test.Browser.available?() do
+  IO.puts("Chromium was not found: tests of pages are skipped")
+end
+
 exclude =
   if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
     if(ExTorch.Test.Nginx.available?(), do: [], else: [:nginx]) ++
     if(ExTorch.Test.Peers.available?(), do: [], else: [:peers]) ++
+    if(ExTorch.Test.Browser.available?(), do: [], else: [:chromium]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

@@ -7,13 +7,14 @@ defmodule ExTorch.CLI do
       extorch convert model.pt model.safetensors
       extorch diff before.pt after.pt
       extorch verify model.pt                   structure, checksums, values, safety
+      extorch report model.pt -o model.html     an HTML page with all of this
 
   `--help` after a command describes its options. `--json` prints the answer as JSON. Standard output contains nothing but
   the answer; errors and progress bars go to standard error, bars and colours only if it is a terminal. The exit status is
   0 if all is well, 1 if a difference or a problem was found, and 2 if the command was wrong or a file could not be read.
   """
 
-  alias ExTorch.CLI.{Convert, Diff, Info, JSON, Show, Verify}
+  alias ExTorch.CLI.{Convert, Diff, Info, JSON, Report, Show, Verify}
   alias ExTorch.Error
 
   @commands [
@@ -21,7 +22,8 @@ defmodule ExTorch.CLI do
     {"show", Show},
     {"convert", Convert},
     {"diff", Diff},
-    {"verify", Verify}
+    {"verify", Verify},
+    {"report", Report}
   ]
 
   @typedoc "0: all is well; 1: a difference or a problem was found; 2: wrong usage, or a file could not be read."
@@ -62,7 +64,7 @@ defmodule ExTorch.CLI do
 
   defp run_command(command, name, args) do
     switches = [help: :boolean, json: :boolean, color: :boolean] ++ command.switches()
-    aliases = [h: :help, o: :only]
+    aliases = [h: :help, o: if(command.switches()[:output], do: :output, else: :only)]
 
     case OptionParser.parse(args, strict: switches, aliases: aliases) do
       {opts, args, []} ->

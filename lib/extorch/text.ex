@@ -53,7 +53,7 @@ defmodule ExTorch.Text do
   @spec value(term()) :: String.t()
   def value(value) when is_binary(value) do
     if String.valid?(value),
-      do: inspect(value, printable_limit: 60),
+      do: value |> inspect(printable_limit: 60) |> escape(),
       else: inspect(value, limit: 10)
   end
 

@@ -58,7 +58,7 @@ defmodule ExTorch.Checkpoint.Summary do
   defp sort_groups(groups, :name), do: Enum.sort_by(groups, &elem(&1, 0))
 
   defp sort_groups(groups, :size) do
-    Enum.sort_by(groups, fn {_, inside} -> -elem(Text.total(entries(inside)), 1) end)
+    Enum.sort_by(groups, fn {_, inside} -> -elem(Text.total(all(inside)), 1) end)
   end
 
   defp branch(name, inside, level, options) do
@@ -77,15 +77,15 @@ defmodule ExTorch.Checkpoint.Summary do
         tree(joined, level, options)
 
       _groups when options.depth != nil and level + 1 >= options.depth ->
-        [module(name, entries(deeper), level)]
+        [module(name, all(deeper), level)]
 
       groups ->
-        [module(name, entries(deeper), level) | tree_groups(groups, level + 1, options)]
+        [module(name, all(deeper), level) | tree_groups(groups, level + 1, options)]
     end
   end
 
   defp drop(named), do: for({[_ | parts], entry} <- named, do: {parts, entry})
-  defp entries(named), do: Enum.map(named, &elem(&1, 1))
+  defp all(named), do: Enum.map(named, &elem(&1, 1))
 
   defp module(name, entries, level) do
     {elements, bytes} = Text.total(entries)
@@ -124,6 +124,16 @@ defmodule ExTorch.Checkpoint.Summary do
 
   # At least two spaces.
   defp pad({_, width}, to), do: :binary.copy(" ", to - width + 2)
+
+  # Returns the entries of all parts. Storages of different shards may have the same key.
+  @spec entries([ExTorch.Checkpoint.StateDict.part()]) :: [Entry.t()]
+  def entries([{_ckpt, entries}]), do: entries
+
+  def entries(parts) do
+    for {{_ckpt, entries}, i} <- Enum.with_index(parts),
+        entry <- entries,
+        do: if(entry.storage, do: %{entry | storage: "#{i}/#{entry.storage}"}, else: entry)
+  end
 
   # Returns lists of the names that share a storage, where there are several.
   @spec shared([Entry.t()]) :: [[String.t()]]

@@ -64,7 +64,7 @@ defmodule ExTorch.CLI.Info do
   def run(_args, _options), do: :usage
 
   defp info(parts, path, only, sort, options) do
-    entries = entries(parts)
+    entries = Summary.entries(parts)
     only = Filter.prepare(only)
 
     selected =
@@ -80,15 +80,6 @@ defmodule ExTorch.CLI.Info do
         do: {0, CLI.json(to_json(path, parts, metadata, selected, values))},
         else: {0, text(path, parts, metadata, selected, values, sort, options)}
     end
-  end
-
-  # Storages of different shards may have the same key.
-  defp entries([{_ckpt, entries}]), do: entries
-
-  defp entries(parts) do
-    for {{_ckpt, entries}, i} <- Enum.with_index(parts),
-        entry <- entries,
-        do: if(entry.storage, do: %{entry | storage: "#{i}/#{entry.storage}"}, else: entry)
   end
 
   defp values([{ckpt, _entries}]) do

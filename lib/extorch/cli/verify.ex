@@ -2,8 +2,8 @@ defmodule ExTorch.CLI.Verify do
   @moduledoc false
   @behaviour ExTorch.CLI
 
-  alias ExTorch.{Checkpoint, CLI, DType, Error, Progress, Python, Tensor, Text}
-  alias ExTorch.Checkpoint.{BatchLoad, StateDict}
+  alias ExTorch.{Checkpoint, CLI, DType, Error, Progress, Tensor, Text}
+  alias ExTorch.Checkpoint.{BatchLoad, Safety, StateDict}
   alias ExTorch.Tensor.Stats
 
   @max_names 10
@@ -82,7 +82,7 @@ defmodule ExTorch.CLI.Verify do
       end)
 
     Progress.finish(progress)
-    strict = strict(path)
+    {strict, unsafe} = Safety.check(path, parts)
 
     {:ok,
      found
@@ -92,8 +92,8 @@ defmodule ExTorch.CLI.Verify do
        format: parts |> hd() |> elem(0) |> Checkpoint.metadata() |> Map.fetch!(:format),
        tensors: length(items),
        bytes: total,
-       strict: strict,
-       unsafe: if(strict, do: globals(parts), else: [])
+       strict: if(strict != :unknown, do: strict),
+       unsafe: unsafe
      })}
   end
 
@@ -120,33 +120,6 @@ defmodule ExTorch.CLI.Verify do
     found = if nan > 0, do: %{found | nan: [{name, nan} | found.nan]}, else: found
     if infinite > 0, do: %{found | infinite: [{name, infinite} | found.infinite]}, else: found
   end
-
-  # Returns why weights_only refuses the file, or nil.
-  defp strict(path) do
-    case StateDict.with_parts(path, [strict: true], fn _ -> :ok end) do
-      :ok -> nil
-      {:error, %Error{reason: :forbidden, message: message}} -> message
-      {:error, _} -> nil
-    end
-  end
-
-  # The classes and functions that a pickle refers to.
-  defp globals(parts) do
-    parts
-    |> Enum.flat_map(fn {ckpt, _} ->
-      case StateDict.object(ckpt) do
-        {:ok, object} -> find_globals(object, [])
-        _ -> []
-      end
-    end)
-    |> Enum.uniq()
-    |> Enum.sort()
-  end
-
-  defp find_globals(%Python.Global{module: module, name: name}, acc),
-    do: ["#{module}.#{name}" | acc]
-
-  defp find_globals(term, acc), do: Enum.reduce(StateDict.children(term), acc, &find_globals/2)
 
   # ---- Reporting ----
 

@@ -55,10 +55,12 @@ defmodule ExTorch.Tensor.Stats do
   @spec histogram(Tensor.t(), t(), pos_integer()) :: [non_neg_integer()]
   def histogram(_tensor, %{min: nil}, bins), do: List.duplicate(0, bins)
 
-  def histogram(tensor, %{min: low, max: high}, bins) do
+  def histogram(tensor, %{min: low, max: high} = stats, bins) do
+    finite = if stats.nan + stats.infinite == 0, do: & &1, else: &finite_values/1
+
     tensor
     |> pieces()
-    |> Stream.map(&ExTorch.op("histc", [finite_values(&1), bins, low, high]))
+    |> Stream.map(&ExTorch.op("histc", [finite.(&1), bins, low, high]))
     |> Enum.reduce(List.duplicate(0, bins), fn counts, total ->
       Enum.zip_with(total, Tensor.to_list(counts), &(&1 + round(&2)))
     end)
@@ -76,22 +78,27 @@ defmodule ExTorch.Tensor.Stats do
 
   defp finite_values(x), do: ExTorch.op("masked_select", [x, ExTorch.op("isfinite", [x])])
 
+  # Most tensors have only finite values: these take the fewest operators.
   defp piece(x) do
-    values = finite_values(x)
-    empty? = Tensor.numel(values) == 0
-    number = &if(empty?, do: nil, else: Tensor.to_list(&1.(values)))
-    mean = number.(&ExTorch.mean/1)
+    finite? = all_finite?(x)
+    values = if finite?, do: x, else: finite_values(x)
+    numel = Tensor.numel(x)
 
-    %{
-      numel: Tensor.numel(x),
-      nan: count("isnan", x),
-      infinite: count("isinf", x),
-      zeros: Tensor.to_list(ExTorch.sum(ExTorch.eq(x, 0))),
-      min: number.(&ExTorch.min/1),
-      max: number.(&ExTorch.max/1),
-      mean: mean || 0.0,
-      m2: number.(fn v -> ExTorch.sum(ExTorch.pow(ExTorch.sub(v, mean), 2)) end) || 0.0
-    }
+    Map.merge(spread(values), %{
+      numel: numel,
+      nan: if(finite?, do: 0, else: count("isnan", x)),
+      infinite: if(finite?, do: 0, else: count("isinf", x)),
+      zeros: numel - Tensor.to_list(ExTorch.op("count_nonzero", [x]))
+    })
+  end
+
+  defp spread(%{shape: {0}}), do: %{min: nil, max: nil, mean: 0.0, m2: 0.0}
+
+  defp spread(values) do
+    {variance, mean} = ExTorch.op("var_mean", [values, false])
+    {min, max} = ExTorch.op("aminmax", [values])
+    m2 = Tensor.to_list(variance) * Tensor.numel(values)
+    %{min: Tensor.to_list(min), max: Tensor.to_list(max), mean: Tensor.to_list(mean), m2: m2}
   end
 
   defp count(op, x), do: Tensor.to_list(ExTorch.sum(ExTorch.op(op, [x])))
