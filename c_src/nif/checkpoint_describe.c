@@ -80,6 +80,7 @@ int64_t xt_tensor_desc_bytes(const xt_tensor_desc *t) {
 static ERL_NIF_TERM make_kind(ErlNifEnv *env, const xt_checkpoint *c, const xt_tensor_desc *t) {
   if (t->layout != XT_LAYOUT_STRIDED) return enif_make_atom(env, xt_layout_name(t->layout));
   if (t->storage == XT_NO_STORAGE || !c->records[t->storage]) return xt_am_meta;
+  if (t->bare) return xt_am_storage;
   return t->quantized ? xt_am_quantized : t->parameter ? xt_am_parameter : xt_am_tensor;
 }
 

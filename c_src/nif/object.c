@@ -88,6 +88,19 @@ static bool make_ref(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node
   return true;
 }
 
+static bool make_storage(ErlNifEnv *env, const xt_storage *storage, int64_t numel, ERL_NIF_TERM tensor,
+                         ERL_NIF_TERM *out) {
+  ERL_NIF_TERM key, location;
+  if (!make_bytes(env, storage->key, storage->key_size, &key) ||
+      !make_bytes(env, storage->location, storage->location_size, &location))
+    return false;
+  ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am_dtype, xt_am_key, xt_am_location, xt_am_numel, xt_am_tensor};
+  ERL_NIF_TERM values[] = {
+      xt_am_module_storage, xt_make_dtype(storage->dtype), key, location, enif_make_int64(env, numel), tensor};
+  *out = xt_make_struct(env, keys, values, 6);
+  return true;
+}
+
 static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *node, ERL_NIF_TERM *out) {
   ERL_NIF_TERM a, b;
   switch (node->kind) {
@@ -120,14 +133,8 @@ static bool make_leaf(ErlNifEnv *env, const xt_checkpoint *c, const xt_node *nod
     return true;
   case XT_NODE_STORAGE: {
     const xt_storage *storage = &c->storages.list[node->storage.index];
-    if (!make_bytes(env, storage->key, storage->key_size, &a) ||
-        !make_bytes(env, storage->location, storage->location_size, &b))
-      return false;
-    *out = xt_make_struct(env, (ERL_NIF_TERM[]){xt_am___struct__, xt_am_dtype, xt_am_key, xt_am_location, xt_am_numel},
-                          (ERL_NIF_TERM[]){xt_am_module_storage, xt_make_dtype(storage->dtype), a, b,
-                                           enif_make_int64(env, storage->numel)},
-                          5);
-    return true;
+    int64_t numel = node->storage.count < 0 ? storage->numel : node->storage.count;
+    return make_storage(env, storage, numel, xt_am_nil, out);
   }
   case XT_NODE_SCALAR: return make_numpy_scalar(env, node, out);
   case XT_NODE_REF: return make_ref(env, c, node, out);
@@ -187,7 +194,7 @@ static bool push_node(builder *b, const xt_node *node) {
   if (node->kind == XT_NODE_TENSOR)
     return b->tensor_next < b->tensor_count && push_term(b, b->tensors[b->tensor_next++]);
   bool container = (node->kind >= XT_NODE_LIST && node->kind <= XT_NODE_DICT) || node->kind == XT_NODE_OBJECT ||
-                   node->kind == XT_NODE_SUBCLASS;
+                   node->kind == XT_NODE_SUBCLASS || node->kind == XT_NODE_BARE;
   if (!container) {
     if (!make_leaf(b->env, b->c, node, &term)) return false;
     remember(b, node, term);
@@ -260,6 +267,10 @@ static bool make_container(builder *b, const xt_node *node, const ERL_NIF_TERM *
   case XT_NODE_TUPLE: *out = enif_make_tuple_from_array(b->env, items, (unsigned)count); return true;
   case XT_NODE_OBJECT: *out = make_object(b, node, items); return true;
   case XT_NODE_SUBCLASS: *out = make_subclass(b, items); return true;
+  case XT_NODE_BARE: {
+    const xt_tensor_desc *t = node->list.items[0]->tensor;
+    return make_storage(b->env, &b->c->storages.list[t->storage], t->sizes[0], items[0], out);
+  }
   case XT_NODE_DICT:
     if (!b->ordered) return make_map(b, items, count, true, 0, out);
     *out = make_pairs(b, items, count);

@@ -206,6 +206,31 @@ static xt_status put_tensor(xt_pickle_walk *w, const xt_pickle_task *t) {
   return XT_STATUS_ok;
 }
 
+/* Writes a storage outside a tensor. Its elements are those of the tensor. */
+static xt_status put_storage(xt_pickle_walk *w, const xt_pickle_task *t) {
+  xt_save_tensor tensor;
+  xt_save_view *view = &tensor.views[0];
+  xt_tensor_resource *resource;
+  xt_tensor *handle;
+  xt_dtype dtype;
+  ERL_NIF_TERM inner = field(w, t->term, xt_am_tensor);
+  if (!xt_get_tensor(w->env, inner, &resource))
+    return xt_pickle_walk_fail(w, t, "a storage needs its elements as a tensor in its field tensor");
+  xt_status status = take_tensor(w, t, inner, &handle, &tensor);
+  if (status != XT_STATUS_ok) return status;
+  if (tensor.kind != XT_SAVE_STRIDED || view->ndim != 1 || (view->sizes[0] > 1 && view->strides[0] != 1)) {
+    drop_views(&tensor);
+    status = xt_pickle_walk_fail(w, t, "the tensor of a storage must be contiguous and have one dimension and data");
+  } else {
+    if (xt_get_dtype(w->env, field(w, t->term, xt_am_dtype), &dtype) && xt_dtype_plain(dtype) == view->dtype)
+      view->dtype = dtype; /* a quantized one */
+    view->bare = true;
+    xt_draft_put_storage(w->draft, view);
+  }
+  xt_tensor_drop(handle);
+  return status;
+}
+
 static void free_env(void *env) { enif_free_env(env); }
 
 /* The view's owner is an environment with a copy of the binary, which does not copy its bytes if it is large. */
@@ -289,9 +314,7 @@ xt_status xt_pickle_walk_put_struct(xt_pickle_walk *w, const xt_pickle_task *t, 
   if (module == xt_am_module_tensor_subclass) return put_subclass(w, t);
   if (module == xt_am_module_map_set) return put_set(w, t);
   if (module == xt_am_module_ref) return xt_pickle_walk_put_ref(w, t);
-  if (module == xt_am_module_storage)
-    return xt_pickle_walk_fail(
-        w, t, "a bare storage has no data; create a tensor from its bytes (ExTorch.Checkpoint.read_storage/2)");
+  if (module == xt_am_module_storage) return put_storage(w, t);
   char text[256];
   enif_snprintf(text, sizeof text, "structs of %T are not supported; convert it to a map or a tensor first", module);
   return xt_pickle_walk_fail(w, t, text);

@@ -159,15 +159,28 @@ defmodule ExTorch.Python do
   end
 
   defmodule Storage do
-    @moduledoc "A storage outside a tensor. `ExTorch.Checkpoint.read_storage/2` reads its bytes."
+    @moduledoc """
+    A storage outside a tensor, such as the result of `tensor.storage()` in Python.
+
+    `tensor` contains all its elements, in one dimension. It shares memory with the tensors of the file that have the
+    same storage, and they share a storage again when both are saved. An untyped storage has the dtype `:uint8`, as
+    `torch.load` gives it.
+
+    Only `tensor` is needed to save a storage: `ExTorch.save(%{"s" => %ExTorch.Python.Storage{tensor: t}}, "s.pt")`. It
+    must be contiguous and have one dimension. Formats without a pickle cannot represent storages.
+    """
     @type t :: %__MODULE__{
-            key: String.t(),
-            dtype: ExTorch.DType.dtype(),
-            numel: non_neg_integer(),
-            location: String.t()
+            key: String.t() | nil,
+            dtype: ExTorch.DType.dtype() | nil,
+            numel: non_neg_integer() | nil,
+            location: String.t() | nil,
+            tensor:
+              ExTorch.Tensor.t()
+              | ExTorch.Python.RawTensor.t()
+              | ExTorch.Checkpoint.Entry.t()
+              | nil
           }
-    @enforce_keys [:key, :dtype, :numel, :location]
-    defstruct [:key, :dtype, :numel, :location]
+    defstruct [:key, :dtype, :numel, :location, :tensor]
   end
 
   defmodule NumpyScalar do

@@ -91,6 +91,7 @@ static inline void print_node(FILE *out, const xt_node *node) {
     break;
   case XT_NODE_STORAGE: fprintf(out, "storage(%" PRIu32 ")", node->storage.index); break;
   case XT_NODE_SCALAR: fprintf(out, "scalar(%s)", xt_dtype_get(node->scalar.dtype)->name); break;
+  case XT_NODE_BARE: print_items(out, "bare(", node, ")"); break;
   case XT_NODE_SUBCLASS: print_items(out, "subclass(", node, ")"); break;
   case XT_NODE_TENSOR: print_tensor(out, node->tensor); break;
   }

@@ -11,6 +11,11 @@ static const xt_dtype_info table[] = {
 
 const xt_dtype_info *xt_dtype_get(xt_dtype dtype) { return &table[dtype]; }
 
+xt_dtype xt_dtype_plain(xt_dtype dtype) {
+  if (table[dtype].kind != XT_KIND_QUANT) return dtype;
+  return dtype == XT_qint32 ? XT_int32 : dtype == XT_qint8 ? XT_int8 : XT_uint8;
+}
+
 xt_dtype xt_dtype_from_name(const char *name) {
   for (int i = 0; i < XT_DTYPE_COUNT; i++)
     if (!strcmp(table[i].name, name) || !strcmp(table[i].alias, name)) return (xt_dtype)i;

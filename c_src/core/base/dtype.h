@@ -51,6 +51,9 @@ static inline bool xt_dtype_aligned(const void *data, xt_dtype dtype) {
   return (uintptr_t)data % xt_dtype_get(dtype)->size == 0;
 }
 
+/* Returns the type of the integers behind a quantized type; other types are returned as they are. */
+xt_dtype xt_dtype_plain(xt_dtype dtype);
+
 /* These return XT_DTYPE_COUNT if there is no such type. */
 xt_dtype xt_dtype_from_name(const char *name);
 xt_dtype xt_dtype_from_nx(const char *nx, int64_t bits);

@@ -37,8 +37,8 @@ static void put_strides(xt_pickler *p, const xt_save_view *view) {
   put_dims(p, view->staged ? contiguous : view->strides, view->ndim);
 }
 
-/* Writes ('storage', class, …) with a gap for the rest of it and for the offset, then size and stride. */
-static void put_view(xt_draft *d, const xt_save_view *view, const char *class) {
+/* Writes ('storage', class, …) with a gap for the rest of it and for the offset. */
+static void put_storage(xt_draft *d, const xt_save_view *view, const char *class) {
   xt_pickler *p = &d->pickle;
   xt_pickler_put_mark(p);
   xt_pickler_put_text(p, "storage", 7);
@@ -47,8 +47,13 @@ static void put_view(xt_draft *d, const xt_save_view *view, const char *class) {
   if (reserved) d->gaps[d->count] = (xt_draft_gap){p->out.size, d->plan->view_count};
   if (!xt_save_plan_add(d->plan, view) || !reserved) p->out.failed = true;
   else d->count++;
-  put_dims(p, view->sizes, view->ndim);
-  put_strides(p, view);
+}
+
+/* Writes storage, offset, size and stride. */
+static void put_view(xt_draft *d, const xt_save_view *view, const char *class) {
+  put_storage(d, view, class);
+  put_dims(&d->pickle, view->sizes, view->ndim);
+  put_strides(&d->pickle, view);
 }
 
 /* ---- Tensors ---- */
@@ -158,6 +163,8 @@ void xt_draft_put_tensor(xt_draft *d, const xt_save_tensor *t) {
   xt_pickler_put_reduce(&d->pickle);
 }
 
+void xt_draft_put_storage(xt_draft *d, const xt_save_view *view) { put_storage(d, view, storage_class(view)); }
+
 /* ---- The gaps ---- */
 
 enum { GAP_BYTES = 40 }; /* the typical size of a filled gap */
@@ -169,7 +176,8 @@ static void put_location(xt_pickler *p, xt_device device) {
   xt_pickler_put_text(p, text, strlen(text));
 }
 
-/* Fills the part between the bars: ('storage', class, | key, location, numel[, None]) PERSISTENT offset | */
+/* Fills the part between the bars: ('storage', class, | key, location, numel[, None]) PERSISTENT offset |
+ * A storage outside a tensor has no offset. */
 static void fill_gap(xt_pickler *p, const xt_save_plan *plan, const xt_save_view *view) {
   const xt_payload *payload = &plan->payloads[view->payload];
   xt_pickler_put_text(p, payload->key, strlen(payload->key));
@@ -178,7 +186,7 @@ static void fill_gap(xt_pickler *p, const xt_save_plan *plan, const xt_save_view
   if (plan->format->id_views) xt_pickler_put_none(p);
   xt_pickler_put_tuple(p);
   xt_pickler_put_persistent(p);
-  xt_pickler_put_int(p, view->offset);
+  if (!view->bare) xt_pickler_put_int(p, view->offset);
 }
 
 /* ---- The memo ---- */
@@ -212,6 +220,18 @@ static int by_key(const void *a, const void *b) {
   return strcmp(((const xt_payload *)a)->key, ((const xt_payload *)b)->key);
 }
 
+/* Memory of a storage can be part of larger memory that another owner shares. */
+static xt_status check_storages(const xt_save_plan *plan, xt_error *error) {
+  for (size_t i = 0; i < plan->view_count; i++) {
+    const xt_save_view *view = &plan->views[i];
+    if (view->bare && (view->offset || plan->payloads[view->payload].bytes != view->storage_bytes))
+      return xt_error_set(error, XT_STATUS_bad_argument,
+                          "cannot save term: a storage shares memory with a tensor that extends past it; save a copy "
+                          "of one of them");
+  }
+  return XT_STATUS_ok;
+}
+
 xt_status xt_draft_finish(xt_draft *d, xt_error *error) {
   const xt_buffer *draft = &d->pickle.out;
   xt_save_plan *plan = d->plan;
@@ -219,6 +239,7 @@ xt_status xt_draft_finish(xt_draft *d, xt_error *error) {
   size_t at = 0, next = 0;
   xt_pickler_stop(&d->pickle);
   xt_status status = xt_save_plan_share(plan, error);
+  if (status == XT_STATUS_ok) status = check_storages(plan, error);
   if (status != XT_STATUS_ok) return status;
   xt_buffer_reserve(&whole.out, draft->size + d->count * GAP_BYTES);
   if (d->put_count) qsort(d->puts, d->put_count, sizeof *d->puts, by_offset);

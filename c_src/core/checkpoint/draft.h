@@ -39,6 +39,9 @@ void xt_draft_begin(xt_draft *draft, xt_save_plan *plan);
 /* Writes a tensor and adds its views to the plan. Takes over their owners. */
 void xt_draft_put_tensor(xt_draft *draft, const xt_save_tensor *tensor);
 
+/* Writes a storage outside a tensor: a view that is bare, contiguous and has one dimension. */
+void xt_draft_put_storage(xt_draft *draft, const xt_save_view *view);
+
 /* Writes only the function that rebuilds the tensor, or only the tuple of its arguments. The views are those of the
  * arguments. */
 void xt_draft_put_function(xt_draft *draft, const xt_save_tensor *tensor);

@@ -24,6 +24,7 @@ size_t xt_child_count(const xt_node *node) {
   case XT_NODE_SET:
   case XT_NODE_FROZENSET:
   case XT_NODE_SUBCLASS:
+  case XT_NODE_BARE:
   case XT_NODE_DICT: return node->list.count;
   case XT_NODE_OBJECT:
     for (size_t i = 0; i < OBJECT_PARTS; i++) count += *object_part(node, i) != NULL;
@@ -43,7 +44,8 @@ xt_child xt_child_at(const xt_node *node, size_t i) {
   if (node->kind == XT_NODE_DICT)
     return i % 2 ? (xt_child){*slot, slot, XT_CHILD_VALUE, slot[-1], 0}
                  : (xt_child){*slot, slot, XT_CHILD_KEY, NULL, 0};
-  return (xt_child){*slot, slot, node->kind == XT_NODE_SUBCLASS ? XT_CHILD_PART : XT_CHILD_ITEM, NULL, (int64_t)i};
+  bool is_part = node->kind == XT_NODE_SUBCLASS || node->kind == XT_NODE_BARE;
+  return (xt_child){*slot, slot, is_part ? XT_CHILD_PART : XT_CHILD_ITEM, NULL, (int64_t)i};
 }
 
 /* ---- Names ---- */
@@ -231,6 +233,23 @@ static void mark_visited(walker *w, xt_node *node) {
   node->visited = true;
 }
 
+/* Makes a tensor of the elements of a storage, so that they can be read like those of any other. */
+static xt_status make_bare(walker *w, xt_node *node) {
+  xt_storage_view view = node->storage;
+  xt_storages *storages = w->index->storages;
+  int64_t count = view.count < 0 ? storages->list[view.index].numel : view.count, one = 1;
+  xt_node *tensor = xt_node_new_tensor(w->arena);
+  if (!tensor) return no_memory(w);
+  node->kind = XT_NODE_BARE;
+  node->list.items = NULL;
+  node->list.count = node->list.room = 0;
+  tensor->tensor->bare = true;
+  if (!xt_node_append(w->arena, node, tensor)) return no_memory(w);
+  xt_status status = xt_tensor_desc_set_strided(tensor->tensor, storages, &view, 0, &count, &one, 1, -1, w->error);
+  tensor->tensor->dtype = xt_dtype_plain(tensor->tensor->dtype);
+  return status;
+}
+
 static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bool is_state) {
   xt_status status = weigh(w, node, to, in_key);
   if (status != XT_STATUS_ok) return status;
@@ -246,6 +265,7 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
     return xt_error_set(w->error, XT_STATUS_limit,
                         "an integer has %zu bytes; at most %d are supported, because printing larger ones takes long",
                         node->text.size, MAX_INTEGER);
+  if (node->kind == XT_NODE_STORAGE && !in_key && (status = make_bare(w, node)) != XT_STATUS_ok) return status;
   if (!xt_child_count(node)) return XT_STATUS_ok;
   if (node->kind == XT_NODE_TUPLE && node->list.count > MAX_TUPLE)
     return xt_error_set(w->error, XT_STATUS_limit, "a tuple has %zu items; Erlang tuples have at most %d",
@@ -373,7 +393,7 @@ static int64_t place_step(const xt_node *parent, const xt_child *child) {
   static const xt_part subclass_parts[] = {XT_PART_TENSOR, XT_PART_CLASS, XT_PART_STATE};
   if (child->role == XT_CHILD_KEY) return XT_PART_STEP(XT_PART_KEY);
   if (child->role != XT_CHILD_PART) return child->position;
-  return XT_PART_STEP(parent->kind == XT_NODE_SUBCLASS ? subclass_parts[child->position] : child->position);
+  return XT_PART_STEP(parent->kind == XT_NODE_OBJECT ? child->position : subclass_parts[child->position]);
 }
 
 static xt_status visit(walker *w) {
@@ -387,7 +407,8 @@ static xt_status visit(walker *w) {
   bool in_key = at->in_key || child.role == XT_CHILD_KEY;
   if (in_key && !at->in_key) w->key_weight = 0;
   bool is_state = child.role == XT_CHILD_PART && child.position == 2;
-  bool may_have_tensors = child.node->kind == XT_NODE_TENSOR || xt_child_count(child.node);
+  bool may_have_tensors =
+      child.node->kind == XT_NODE_TENSOR || child.node->kind == XT_NODE_STORAGE || xt_child_count(child.node);
   step to = {child.key, child.position, place_step(at->node, &child),
              (child.role == XT_CHILD_ITEM || child.role == XT_CHILD_VALUE) && !is_module_dict(at, &child) &&
                  may_have_tensors && !in_key};

@@ -37,9 +37,10 @@ typedef struct {
 typedef struct {
   xt_index_entry *entries; /* in file order */
   size_t count, capacity;
-  xt_table names;  /* name → the last entry with that name */
-  uint32_t shared; /* number of nodes that the tree contains more than once; see xt_node */
-  size_t *same;    /* for each entry, 1 + the previous entry with the same name; 0 if there is none */
+  xt_table names;        /* name → the last entry with that name */
+  uint32_t shared;       /* number of nodes that the tree contains more than once; see xt_node */
+  xt_storages *storages; /* of the storages in the tree; NULL if it has none */
+  size_t *same;          /* for each entry, 1 + the previous entry with the same name; 0 if there is none */
 } xt_index;
 
 typedef struct {
@@ -54,6 +55,8 @@ bool xt_index_reserve(xt_index *index, xt_arena *arena, size_t count);
  * large when every shared node is counted each time. The terms that can be made of the tree and the index are weighed
  * against the allowance of the arena (weight.h).
  *
+ * A storage outside a tensor becomes a tensor of all its elements (XT_NODE_BARE), except in a key of a dict.
+ *
  * Afterwards the tree has no cycles: a container that would contain itself is replaced by a reference (XT_NODE_REF).
  * So is every further occurrence of a container that such a reference leads out of, except beside the first one: its
  * references would point to the wrong place. */
@@ -66,7 +69,8 @@ void xt_index_free(xt_index *index);
  *   list, tuple, set   the items
  *   dict               each key before its value
  *   object             callable, arguments, state, list and dict, as far as present, at the positions 0 to 4
- *   subclass           tensor, class and state */
+ *   subclass           tensor, class and state
+ *   bare storage       tensor */
 typedef enum { XT_CHILD_ITEM, XT_CHILD_KEY, XT_CHILD_VALUE, XT_CHILD_PART } xt_child_role;
 
 typedef struct {

@@ -213,6 +213,7 @@ xt_status xt_opening_finish(xt_opening *o, xt_node *more, xt_error *error) {
       !xt_index_reserve(&c->index, &c->arena, c->storages.count))
     return xt_opening_no_memory(error);
   xt_status status = check_records(c, error);
+  c->index.storages = &c->storages;
   if (status == XT_STATUS_ok) status = xt_index_build(&c->index, &c->arena, c->root, &limits, error);
   if (status == XT_STATUS_ok && more) status = xt_index_build(&c->index, &c->arena, more, &limits, error);
   return status;

@@ -64,11 +64,14 @@ static void choose_memory(xt_save_view *view, bool compact) {
     view->storage_bytes = count_bytes(view);
     return;
   }
-  bool whole = view->storage && !compact && view->storage <= view->data &&
+  bool whole = view->storage && !compact && !view->bare && view->storage <= view->data &&
                view->storage_bytes % xt_dtype_get(view->dtype)->size == 0;
   if (!whole) {
+    uint64_t bytes = span(view);
+    /* a part of memory that other views may write as a whole */
+    view->alone = view->bare && (view->storage != view->data || view->storage_bytes != bytes);
     view->storage = view->data;
-    view->storage_bytes = span(view);
+    view->storage_bytes = bytes;
   }
   if (!count_elements(view)) view->data = view->storage; /* the address of an empty tensor can be anywhere */
 }
@@ -93,9 +96,10 @@ void xt_save_tensor_drop(const xt_save_tensor *t) {
 
 /* ---- Payloads that views share ---- */
 
-/* Sort key. Views of the same `class` can share a storage: they have the same dtype, are a whole number of elements
- * apart, and are all typed or all untyped. Within a class, views are ordered by address. Views that are cast share a
- * storage if they are equal. Other staged views and empty ones never share one. */
+/* Sort key. Views of the same `class` can share a storage: they have the same dtype and are a whole number of elements
+ * apart, or their storages count bytes, as those of uint8 and of dtypes without a storage class do. Within a class,
+ * views are ordered by address. Views that are cast share a storage if they are equal. Other staged views and empty
+ * ones never share one. */
 typedef struct {
   uint32_t class;
   uintptr_t base;
@@ -104,11 +108,15 @@ typedef struct {
 } sort_key;
 
 enum { REMAINDER_BITS = 8, DTYPE_BITS = 8 };
-enum { UNTYPED, TYPED, CAST, ALONE };
+enum { BYTES, TYPED, CAST, ALONE };
+
+static bool counts_bytes(const xt_save_view *view) {
+  return view->untyped || view->dtype == XT_uint8 || !*xt_dtype_get(view->dtype)->storage;
+}
 
 static int kind_of(const xt_save_view *view) {
-  if (!view->storage_bytes || (view->staged && !view->cast)) return ALONE;
-  return view->cast ? CAST : view->untyped ? UNTYPED : TYPED;
+  if (!view->storage_bytes || view->alone || (view->staged && !view->cast)) return ALONE;
+  return view->cast ? CAST : counts_bytes(view) ? BYTES : TYPED;
 }
 
 static bool is_equal(const xt_save_view *a, const xt_save_view *b) {
@@ -121,7 +129,7 @@ static bool is_equal(const xt_save_view *a, const xt_save_view *b) {
 static sort_key key_of(const xt_save_view *view, size_t index) {
   uintptr_t base = (uintptr_t)view->storage;
   uint32_t kind = (uint32_t)kind_of(view);
-  uint32_t class = (kind << DTYPE_BITS | (uint32_t)view->dtype) << REMAINDER_BITS;
+  uint32_t class = (kind << DTYPE_BITS | (kind == BYTES ? 0 : (uint32_t)view->dtype)) << REMAINDER_BITS;
   uint32_t remainder = kind == CAST ? 0 : (uint32_t)(base % xt_dtype_get(view->dtype)->size);
   return (sort_key){class | remainder, base, kind == CAST ? view->storage_bytes : 0, index};
 }
@@ -143,6 +151,7 @@ typedef struct {
 static bool can_join(const xt_save_plan *p, const xt_save_view *view, const sort_key *before, const group *g) {
   int kind = kind_of(view);
   if (kind == CAST) return before->base == (uintptr_t)view->storage && is_equal(view, &p->views[before->view]);
+  if (kind == BYTES && ((uintptr_t)view->data - g->base) % xt_dtype_get(view->dtype)->size) return false;
   return kind != ALONE && (uintptr_t)view->storage < g->end;
 }
 
@@ -169,9 +178,7 @@ static void init_payload(xt_payload *payload, size_t number, const xt_save_plan 
   payload->bytes = g->end - g->base;
   payload->data = first->staged ? NULL : (const uint8_t *)g->base;
   payload->view = view;
-  const xt_dtype_info *info = xt_dtype_get(first->dtype);
-  bool typed = !first->untyped && *info->storage;
-  payload->numel = (int64_t)(payload->bytes / (typed ? info->size : 1)); /* untyped storages count bytes */
+  payload->numel = (int64_t)(payload->bytes / (counts_bytes(first) ? 1 : xt_dtype_get(first->dtype)->size));
 }
 
 /* Creates one payload for each group, in the order in which the first view of the group was added. */

@@ -24,6 +24,7 @@ typedef struct {
   xt_device device;
   bool staged;  /* not plain CPU memory: fetched as contiguous elements when it is written */
   bool untyped; /* its storage has no dtype and counts bytes */
+  bool bare;    /* a storage outside a tensor: its payload must consist of exactly its elements */
   bool cast;    /* staged, because its memory has the dtype `from`; equal views share a payload */
   xt_dtype from;
   void *owner; /* keeps the memory in place until `drop` is called; not used if `drop` is NULL */
@@ -32,6 +33,7 @@ typedef struct {
   /* set by the plan */
   size_t payload; /* number of its payload */
   int64_t offset; /* in the payload, in elements */
+  bool alone;     /* shares its payload with no other view */
 } xt_save_view;
 
 typedef enum { XT_SAVE_STRIDED, XT_SAVE_META, XT_SAVE_SPARSE, XT_SAVE_QUANTIZED } xt_save_kind;

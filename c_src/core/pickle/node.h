@@ -29,6 +29,7 @@ typedef enum {
   XT_NODE_DTYPE,
   XT_NODE_DEVICE,
   XT_NODE_STORAGE,
+  XT_NODE_BARE,     /* a storage outside a tensor; made while the index is built; items: a tensor of all its elements */
   XT_NODE_SCALAR,   /* a NumPy scalar */
   XT_NODE_SUBCLASS, /* a tensor with a class or attributes of its own; items: tensor or object, class, state */
   XT_NODE_TENSOR,

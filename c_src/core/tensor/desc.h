@@ -34,6 +34,7 @@ typedef struct xt_tensor_desc {
   int64_t offset;
   int64_t *sizes, *strides;
   bool requires_grad, parameter, conj, neg, quantized;
+  bool bare;      /* it stands for a storage outside a tensor */
   uint8_t layout; /* xt_layout */
   uint8_t part_count;
   uint32_t first_entry;         /* 1 + index of the first entry of this tensor; set while the index is built */

@@ -10,8 +10,8 @@ defmodule ExTorch.Checkpoint.Entry do
     * `storage` - the key of the storage; several entries may share one
     * `requires_grad` - whether the tensor was saved with `requires_grad`
     * `device` - the device the tensor was saved on (`"cuda:0"`)
-    * `kind` - `:tensor`, `:parameter`, `:meta`, `:quantized`, or a sparse layout (`:sparse_coo`, `:sparse_csr`, …).
-      Sparse tensors have several storages and no strides.
+    * `kind` - `:tensor`, `:parameter`, `:meta`, `:quantized`, `:storage` (all elements of a storage outside a tensor),
+      or a sparse layout (`:sparse_coo`, `:sparse_csr`, …). Sparse tensors have several storages and no strides.
     * `index` - the position in file order, from 0
   """
 
@@ -31,6 +31,7 @@ defmodule ExTorch.Checkpoint.Entry do
             | :parameter
             | :meta
             | :quantized
+            | :storage
             | :sparse_coo
             | :sparse_csr
             | :sparse_csc

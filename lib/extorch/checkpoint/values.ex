@@ -3,7 +3,7 @@ defmodule ExTorch.Checkpoint.Values do
   # What a checkpoint contains besides tensors, as a flat list.
 
   alias ExTorch.Checkpoint.Entry
-  alias ExTorch.Python.{Dict, Object, TensorSubclass}
+  alias ExTorch.Python.{Dict, Object, Storage, TensorSubclass}
 
   # Returns {name, value} of everything in the object that is neither a tensor nor a container.
   @spec list(term(), String.t() | nil) :: [{String.t(), term()}]
@@ -19,6 +19,7 @@ defmodule ExTorch.Checkpoint.Values do
   end
 
   defp walk(%Entry{}, _name, acc), do: acc
+  defp walk(%Storage{tensor: %Entry{}}, _name, acc), do: acc
   defp walk(%Dict{pairs: pairs}, name, acc), do: walk_pairs(pairs, name, acc)
 
   defp walk(%Object{} = object, name, acc) do

@@ -86,6 +86,27 @@ static void tensors_without_a_storage_class(void) {
   CHECK(tensor_reads(&tensor, "tensor(float32, size (6), stride (1), storage 0 + 0)", NULL));
 }
 
+/* A storage has no offset. Its tensor is added when the index is built. */
+static void bare_storages(void) {
+  const xt_format_writer *formats[] = {&xt_zip_write, &xt_legacy_write};
+  for (size_t i = 0; i < COUNT_OF(formats); i++) {
+    xt_save_plan plan = {.format = formats[i]};
+    xt_save_view view = view_of(XT_float32, 1, six, one, floats);
+    view.storage = (const uint8_t *)floats;
+    view.storage_bytes = 6 * sizeof *floats;
+    xt_save_tensor tensor = strided(view);
+    xt_draft d;
+    view.bare = true;
+    xt_draft_begin(&d, &plan);
+    xt_draft_put_tensor(&d, &tensor);
+    xt_draft_put_storage(&d, &view);
+    xt_pickler_put_tuple_of(&d.pickle, 2);
+    CHECK(reads_back(&d, "(tensor(float32, size (6), stride (1), storage 0 + 0), storage(0))", "cpu", NULL));
+    CHECK(plan.count == 1 && plan.payloads[0].numel == 6);
+    xt_save_plan_free(&plan);
+  }
+}
+
 static void meta_tensors(void) {
   xt_save_tensor tensor = {.kind = XT_SAVE_META, .dtype = XT_float16, .ndim = 2, .sizes = sizes, .strides = columns};
   CHECK(tensor_reads(&tensor, "tensor(float16, size (2, 3), stride (1, 2))", NULL));
@@ -264,7 +285,7 @@ static void every_failing_allocation_is_reported(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("draft", strided_tensors, staged_tensors, tensors_without_a_storage_class, meta_tensors,
-                   sparse_tensors, quantized_tensors, subclasses, memoized_objects, shared_and_sorted_storages,
-                   locations, every_failing_allocation_is_reported);
+  return RUN_TESTS("draft", strided_tensors, staged_tensors, tensors_without_a_storage_class, bare_storages,
+                   meta_tensors, sparse_tensors, quantized_tensors, subclasses, memoized_objects,
+                   shared_and_sorted_storages, locations, every_failing_allocation_is_reported);
 }

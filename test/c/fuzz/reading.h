@@ -118,6 +118,7 @@ static void check_node(const xt_checkpoint *c, const xt_node *node, int *left) {
   case XT_NODE_DTYPE: REQUIRE(node->dtype < XT_DTYPE_COUNT); break;
   case XT_NODE_SCALAR: REQUIRE(node->scalar.dtype < XT_DTYPE_COUNT); break;
   case XT_NODE_STORAGE: REQUIRE(node->storage.index < c->storages.count); break;
+  case XT_NODE_BARE: REQUIRE(node->list.count == 1 && node->list.items[0]->tensor->bare); break;
   case XT_NODE_TENSOR: check_tensor(c, node->tensor); break;
   default: break;
   }

@@ -119,6 +119,28 @@ static xt_node *make_tensor(forest *f) {
   return node;
 }
 
+/* A storage outside a tensor: all of a block. */
+static xt_node *make_bare(forest *f, xt_node *node) {
+  uint8_t how = choose_byte(f->in);
+  size_t i = choose_below(f->in, f->count + 1);
+  if (i == f->count && f->count < MAX_BLOCKS) make_block(f, choose_dtype(f->in), how >> 1);
+  bool typed = i < f->count && *xt_dtype_get(f->blocks[i].dtype)->storage;
+  if (!typed) return node->kind = XT_NODE_NONE, node;
+  xt_node *elements = xt_node_new_tensor(f->arena);
+  xt_tensor_desc *t = elements->tensor;
+  t->ndim = 1;
+  t->sizes = xt_arena_alloc(f->arena, 2, sizeof *t->sizes);
+  t->strides = t->sizes + 1;
+  t->sizes[0] = f->blocks[i].numel;
+  t->strides[0] = 1;
+  t->storage = (uint32_t)i;
+  t->dtype = xt_dtype_plain(f->blocks[i].dtype);
+  t->bare = true;
+  t->conj = how & 1;
+  REQUIRE(xt_node_append(f->arena, node, elements));
+  return node;
+}
+
 static xt_node *make_number(forest *f, xt_node *node) {
   uint64_t bits = choose_number(f->in, 8);
   switch (node->kind) {
@@ -154,13 +176,13 @@ static xt_node *make_object(forest *f, xt_node *node, int depth) {
 }
 
 static xt_node *make_tree(forest *f, int depth) {
-  static const xt_node_kind leaves[] = {XT_NODE_NONE,  XT_NODE_BOOL,   XT_NODE_INT,    XT_NODE_BIG,
-                                        XT_NODE_FLOAT, XT_NODE_TEXT,   XT_NODE_BYTES,  XT_NODE_COMPLEX,
-                                        XT_NODE_DTYPE, XT_NODE_DEVICE, XT_NODE_TENSOR, XT_NODE_TENSOR};
+  static const xt_node_kind leaves[] = {XT_NODE_NONE,   XT_NODE_BOOL,   XT_NODE_INT,     XT_NODE_BIG,   XT_NODE_FLOAT,
+                                        XT_NODE_TEXT,   XT_NODE_BYTES,  XT_NODE_COMPLEX, XT_NODE_DTYPE, XT_NODE_DEVICE,
+                                        XT_NODE_TENSOR, XT_NODE_TENSOR, XT_NODE_BARE};
   static const xt_node_kind branches[] = {XT_NODE_LIST, XT_NODE_TUPLE, XT_NODE_DICT, XT_NODE_SET, XT_NODE_OBJECT};
   uint8_t kind = choose_byte(f->in);
   bool leaf = depth >= MAX_TREE_DEPTH || ++f->nodes > MAX_TREE || kind % 2;
-  xt_node *node = xt_node_new(f->arena, leaf ? leaves[kind / 2 % 12] : branches[kind / 2 % 5]);
+  xt_node *node = xt_node_new(f->arena, leaf ? leaves[kind / 2 % 13] : branches[kind / 2 % 5]);
   switch (node->kind) {
   case XT_NODE_BOOL: node->boolean = choose_byte(f->in) % 2; break;
   case XT_NODE_INT:
@@ -175,6 +197,7 @@ static xt_node *make_tree(forest *f, int depth) {
     node->device.index = choose_byte(f->in);
     break;
   case XT_NODE_TENSOR: return make_tensor(f);
+  case XT_NODE_BARE: return make_bare(f, node);
   case XT_NODE_OBJECT: return make_object(f, node, depth + 1);
   case XT_NODE_SET: /* tensors and containers are not hashable */
     for (size_t count = choose_byte(f->in) % 4; count > 0; count--) append_trees(f, node, 1, MAX_TREE_DEPTH);
@@ -271,6 +294,14 @@ static void write_tensor(forest *f, xt_tensor_desc *t) {
   xt_draft_put_tensor(f->draft, &tensor);
 }
 
+static void write_bare(forest *f, xt_tensor_desc *t) {
+  xt_save_view view = view_of(f, t->storage, 1, t->sizes, t->strides, 0);
+  view.staged = t->conj;
+  view.bare = true;
+  t->first_entry = (uint32_t)f->draft->plan->view_count + 1;
+  xt_draft_put_storage(f->draft, &view);
+}
+
 static void write_tree(xt_pickler *p, forest *f, const xt_node *node) {
   switch (node->kind) {
   case XT_NODE_NONE: xt_pickler_put_none(p); break;
@@ -308,6 +339,7 @@ static void write_tree(xt_pickler *p, forest *f, const xt_node *node) {
     if (node->object->state) xt_pickler_put_build(p);
     break;
   case XT_NODE_TENSOR: write_tensor(f, node->tensor); break;
+  case XT_NODE_BARE: write_bare(f, node->list.items[0]->tensor); break;
   default: REQUIRE(!"a kind that is not made");
   }
 }
@@ -347,7 +379,7 @@ static void compare_strides(const xt_tensor_desc *a, const xt_tensor_desc *b) {
 /* Views of the same block share a storage, unless only the memory between their elements is written. */
 static void compare_desc(forest *f, const xt_checkpoint *c, const uint8_t *file, const xt_tensor_desc *a,
                          const xt_tensor_desc *b) {
-  REQUIRE(a->dtype == b->dtype && a->ndim == b->ndim && a->requires_grad == b->requires_grad);
+  REQUIRE(a->dtype == b->dtype && a->ndim == b->ndim && a->requires_grad == b->requires_grad && a->bare == b->bare);
   REQUIRE(!memcmp(a->sizes, b->sizes, a->ndim * sizeof *a->sizes));
   compare_strides(a, b);
   if (a->storage == XT_NO_STORAGE) {
