@@ -77,7 +77,13 @@ defmodule ExTorch.Text do
   def total(entries) do
     entries
     |> Enum.uniq_by(&view/1)
-    |> Enum.reduce({0, 0}, fn entry, {elements, bytes} ->
+    |> sum()
+  end
+
+  # The same where no storage is shared.
+  @spec sum([Entry.t()]) :: {non_neg_integer(), non_neg_integer()}
+  def sum(entries) do
+    Enum.reduce(entries, {0, 0}, fn entry, {elements, bytes} ->
       {elements + elements(entry), bytes + entry.nbytes}
     end)
   end

@@ -36,7 +36,7 @@ defmodule ExTorch.Test.Browser do
         :binary,
         :exit_status,
         args: ["-c", script, "sh", executable() | arguments],
-        env: [{'HOME', String.to_charlist(directory)}, {'LD_PRELOAD', false}]
+        env: [{~c"HOME", String.to_charlist(directory)}, {~c"LD_PRELOAD", false}]
       ])
 
     browser = %__MODULE__{port: port, directory: directory}

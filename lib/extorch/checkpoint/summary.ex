@@ -20,6 +20,9 @@ defmodule ExTorch.Checkpoint.Summary do
   end
 
   def lines(entries, options) do
+    total = if shared(entries) == [], do: &Text.sum/1, else: &Text.total/1
+    options = Map.put(options, :total, total)
+
     entries
     |> Enum.map(&{String.split(&1.name, "."), &1})
     |> tree(0, options)
@@ -34,7 +37,7 @@ defmodule ExTorch.Checkpoint.Summary do
 
   defp tree_groups(groups, level, options) do
     groups
-    |> sort_groups(options.sort)
+    |> sort_groups(options)
     |> Enum.flat_map(fn
       {name, [{[_], entry}]} -> [leaf(entry, name, level)]
       {name, inside} -> branch(name, inside, level, options)
@@ -54,11 +57,11 @@ defmodule ExTorch.Checkpoint.Summary do
     Enum.reduce(order, [], fn part, list -> [{part, Enum.reverse(groups[part])} | list] end)
   end
 
-  defp sort_groups(groups, :file), do: groups
-  defp sort_groups(groups, :name), do: Enum.sort_by(groups, &elem(&1, 0))
+  defp sort_groups(groups, %{sort: :file}), do: groups
+  defp sort_groups(groups, %{sort: :name}), do: Enum.sort_by(groups, &elem(&1, 0))
 
-  defp sort_groups(groups, :size) do
-    Enum.sort_by(groups, fn {_, inside} -> -elem(Text.total(all(inside)), 1) end)
+  defp sort_groups(groups, %{sort: :size, total: total}) do
+    Enum.sort_by(groups, fn {_, inside} -> -elem(total.(all(inside)), 1) end)
   end
 
   defp branch(name, inside, level, options) do
@@ -77,18 +80,18 @@ defmodule ExTorch.Checkpoint.Summary do
         tree(joined, level, options)
 
       _groups when options.depth != nil and level + 1 >= options.depth ->
-        [module(name, all(deeper), level)]
+        [module(name, all(deeper), level, options)]
 
       groups ->
-        [module(name, all(deeper), level) | tree_groups(groups, level + 1, options)]
+        [module(name, all(deeper), level, options) | tree_groups(groups, level + 1, options)]
     end
   end
 
   defp drop(named), do: for({[_ | parts], entry} <- named, do: {parts, entry})
   defp all(named), do: Enum.map(named, &elem(&1, 1))
 
-  defp module(name, entries, level) do
-    {elements, bytes} = Text.total(entries)
+  defp module(name, entries, level, options) do
+    {elements, bytes} = options.total.(entries)
 
     {level, Text.name(name),
      [Text.plural(length(entries), "tensor"), Text.count(elements), Text.bytes(bytes)]}
