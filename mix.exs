@@ -47,6 +47,8 @@ defmodule ExTorch.MixProject do
       {:nx, "~> 0.6", optional: true},
       {:axon, "~> 0.6", optional: true},
       {:telemetry, "~> 1.0", optional: true},
+      {:kino, "~> 0.12", optional: true},
+      {:table, "~> 0.1.2", optional: true},
       {:ex_doc, "~> 0.30", only: :dev, runtime: false}
     ]
   end
@@ -93,6 +95,7 @@ defmodule ExTorch.MixProject do
           ExTorch.Diff,
           ExTorch.Diff.Change,
           ExTorch.Report,
+          ExTorch.Kino,
           ExTorch.CLI
         ],
         Operation: [ExTorch.Config, ExTorch.Error, ExTorch.Telemetry]

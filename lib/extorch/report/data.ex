@@ -37,7 +37,8 @@ defmodule ExTorch.Report.Data do
          format: metadata.format,
          shards: length(parts),
          about: about(metadata),
-         safety: safety(source, parts, metadata)
+         view: opts[:view],
+         safety: safety(if(opts[:view], do: nil, else: source), parts, metadata)
        }
        |> Map.merge(tensors(entries))
        |> Map.merge(statistics(parts, opts))

@@ -97,6 +97,8 @@ function describeSampling() {
   byId("sampling").textContent = text.join(" ");
 }
 
+// In a notebook, the page is only the treemap.
+if (data.view) Object.assign(document.documentElement.dataset, { view: data.view, theme: "light" });
 document.querySelector("main").hidden = false;
 setUpTheme();
 setUpTreemap();

@@ -156,7 +156,7 @@ function drawCrumbs() {
     button.addEventListener("click", () => enter(node));
     return make("span", {}, button);
   }));
-  byId("list").hidden = current === root;
+  byId("list").hidden = current === root || Boolean(data.view);
 }
 
 function enter(node) {
@@ -171,7 +171,7 @@ function activate(item) {
   if (item.node.children.size) {
     enter(item.node);
     treemap.querySelector("button")?.focus();
-  } else showTensor(item.node.tensor);
+  } else if (!data.view) showTensor(item.node.tensor);
 }
 
 // The next button in a direction, by the distance of centres.
