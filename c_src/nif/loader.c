@@ -302,7 +302,7 @@ static xt_status feed(loader_resource *resource, const ErlNifBinary *chunk, cons
       continue;
     }
     if (status != XT_STATUS_ok || result->event == XT_PUSH_DESCRIBED || result->event == XT_PUSH_DONE) break;
-    result->paused = resource->resume < chunk->size;
+    result->paused = resource->resume < chunk->size || loader->push.put_off;
     bool enough = resource->resume - start >= limits->bytes || out->count >= limits->tensors ||
                   (limits->brief && !is_light(loader));
     if (enough && !limits->brief && !enif_is_current_process_alive(out->env))
@@ -332,6 +332,7 @@ static ERL_NIF_TERM make_fed(ErlNifEnv *env, loader_resource *resource, ERL_NIF_
 static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const ErlNifBinary *chunk,
                                const xt_loader_limits *limits, const ERL_NIF_TERM argv[]) {
   xt_push *push = &resource->loader->push;
+  push->brief = limits->brief;
   push->stop = caller_is_dead;
   push->context = env;
   xt_error error;
@@ -374,7 +375,8 @@ static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const 
 static bool takes_long(loader_resource *resource) {
   xt_mutex_lock(&resource->lock);
   const xt_loader *loader = resource->loader;
-  bool brief = resource->inside || !loader || (loader->plain && loader->next_immediate && is_light(loader));
+  bool quick = loader && is_light(loader) && (!loader->missing || (loader->plain && loader->next_immediate));
+  bool brief = resource->inside || !loader || quick;
   xt_mutex_unlock(&resource->lock);
   return !brief;
 }

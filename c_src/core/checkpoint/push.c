@@ -44,6 +44,12 @@ bool xt_push_scan_pickle(xt_push *p, size_t *size, xt_status *status, xt_error *
   return false;
 }
 
+bool xt_push_put_off(xt_push *p) {
+  p->put_off = p->brief;
+  if (p->brief) p->light = false;
+  return p->brief;
+}
+
 uint8_t *xt_push_copy(xt_push *p, const uint8_t *data, size_t size) {
   uint8_t *copy = xt_arena_alloc(&p->checkpoint->arena, size ? size : 1, 1);
   if (copy && size) memcpy(copy, data, size);

@@ -59,7 +59,9 @@ struct xt_push {
   size_t lookahead;          /* number of bytes that it may get in addition */
   size_t consumed;           /* by the last step */
   xt_pickle_scan_state scan; /* of the current pickle */
-  bool light; /* the next steps take only microseconds: there are only headers between storages to parse */
+  bool light;                /* the next steps take only microseconds, or are put off */
+  bool brief;                /* set by the caller: a step that takes longer is put off */
+  bool put_off;              /* a step was put off: the caller feeds again, without `brief` */
   xt_push_event event;
 
   /* the storage that is being received */
@@ -90,6 +92,10 @@ xt_status xt_push_consume(xt_push *p, size_t n, size_t needed);
 
 /* Ends a step without consuming bytes: the next step needs `needed` bytes and may get up to `lookahead` more. */
 xt_status xt_push_request(xt_push *p, size_t needed, size_t lookahead);
+
+/* Called before the long part of a step. Returns true if it is put off: the step ends with xt_push_request and runs
+ * again. */
+bool xt_push_put_off(xt_push *p);
 
 /* Finds the end of the pickle at the beginning of the buffer. Returns true and its size once it is complete. Returns
  * false after requesting more bytes, or with an error in *status. */

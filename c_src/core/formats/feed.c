@@ -314,6 +314,7 @@ xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *use
   xt_status status = XT_STATUS_ok;
   *used = 0;
   p->event = XT_PUSH_MORE;
+  p->put_off = false;
   error->collect = false;
   if (p->failed)
     return xt_error_set(error, XT_STATUS_stale, "this stream has already ended or failed; start a new loader");
@@ -321,7 +322,7 @@ xt_status xt_push_feed(xt_push *p, const uint8_t *data, size_t size, size_t *use
   if (!p->spool && !p->unpacked) xt_opening_set_present(p->checkpoint->opening, p->at + xt_push_available(p) + size);
   if (!p->spool) status = xt_push_stored_check(p, error);
   if (status == XT_STATUS_ok && p->regions && !p->spool) status = complete_inline(p, error);
-  while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE) {
+  while (status == XT_STATUS_ok && p->event == XT_PUSH_MORE && !p->put_off) {
     bool idle = p->receiving ? p->remaining != 0 : xt_push_available(p) < p->needed;
     if (idle && *used == size) break;
     status = p->receiving ? receive(p, data, size, used, error) : run_step(p, data, size, used, error);

@@ -22,7 +22,13 @@
 
 enum { START, HEADER, BODY, STORAGE_END, DIRECTORY };
 enum { PEEK = 12 /* less than what follows the header of an empty record */ };
-enum { AHEAD = 64 << 10, MIN_AHEAD = 256, DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
+enum {
+  AHEAD = 64 << 10,
+  MIN_AHEAD = 256,
+  HEADER_AHEAD = 128, /* most headers end within it */
+  MAX_LIGHT = 4 << 20 /* a larger buffer takes long to grow */
+};
+enum { DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
 
 typedef struct {
   xt_record *seen; /* the records read so far; may move */
@@ -217,7 +223,15 @@ static xt_status next_header(xt_push *p, const work *w, size_t taken) {
   p->state = HEADER;
   p->light = w->object_read;
   p->reading = "the header of a record";
-  return xt_push_consume(p, taken, XT_ZIP_LOCAL_SIZE);
+  xt_status status = xt_push_consume(p, taken, XT_ZIP_LOCAL_SIZE);
+  p->lookahead = HEADER_AHEAD;
+  return status;
+}
+
+/* Requests more bytes of what is buffered until it is complete. */
+static xt_status buffer_more(xt_push *p, size_t needed, size_t ahead) {
+  p->light = !p->spooling && p->buffer.size < MAX_LIGHT;
+  return xt_push_request(p, needed, ahead);
 }
 
 static xt_status too_large(const work *w, xt_error *error) {
@@ -253,8 +267,10 @@ static xt_status read_body(xt_push *p, work *w, xt_error *error) {
     if (xt_push_available(p) > w->limit) return too_large(w, error);
     /* not more than was needed so far: the bytes after a short record would be copied for nothing */
     size_t ahead = w->scanned + MIN_AHEAD < AHEAD ? w->scanned + MIN_AHEAD : AHEAD;
-    return xt_push_request(p, w->scanned + XT_ZIP_DESCRIPTOR_WINDOW, ahead);
+    return buffer_more(p, w->scanned + XT_ZIP_DESCRIPTOR_WINDOW, ahead);
   }
+  if (!w->text && xt_push_put_off(p))
+    return xt_push_request(p, w->scanned + (w->has_sizes ? 0 : XT_ZIP_DESCRIPTOR_WINDOW), 0);
   xt_status status = read_record(p, w, error);
   if (status == XT_STATUS_ok) status = add_seen(p, w, error);
   return status == XT_STATUS_ok ? next_header(p, w, w->scanned + descriptor) : status;
@@ -296,7 +312,6 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   size_t needed;
   if (!memcmp(data, "PK\1\2", 4)) {
     p->state = DIRECTORY;
-    p->light = false;
     p->reading = "the central directory";
     w->directory_size = 0;
     return XT_STATUS_ok;
@@ -325,7 +340,7 @@ static xt_status read_header(xt_push *p, work *w, xt_error *error) {
   if (w->has_sizes && (w->record.packed > w->limit || (w->record.size > w->limit && !w->is_storage)))
     return too_large(w, error);
   p->state = BODY;
-  p->light = false; /* the record may be compressed */
+  p->light = !p->spooling && (!w->has_sizes || w->record.packed < MAX_LIGHT);
   return xt_push_consume(p, needed, w->has_sizes ? w->record.packed : XT_ZIP_DESCRIPTOR_WINDOW);
 }
 
@@ -383,8 +398,9 @@ static xt_status read_directory(xt_push *p, work *w, xt_error *error) {
     if (w->directory_size + (size ? size : needed) > DIRECTORY_BASE + w->count * DIRECTORY_ENTRY)
       return xt_error_at(error, XT_STATUS_limit, (int64_t)p->at,
                          "the central directory is much larger than needed for its records");
-    if (!size) return xt_push_request(p, w->directory_size + needed, 0);
-    if (size > available - w->directory_size) return xt_push_request(p, w->directory_size + size, 0);
+    if (!size) return buffer_more(p, w->directory_size + needed, AHEAD);
+    if (size > available - w->directory_size) return buffer_more(p, w->directory_size + size, AHEAD);
+    if (is_last && xt_push_put_off(p)) return xt_push_request(p, w->directory_size + size, 0);
     if (is_entry && ++w->directory_entries > w->count)
       return corrupt(p, error, "the central directory lists more records than the file has");
     w->directory_size += size;

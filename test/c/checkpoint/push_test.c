@@ -80,10 +80,12 @@ static bool feed(const uint8_t *data, const size_t *cuts, size_t count, bool ver
     size_t size = cuts[i] - from, at = 0, taken;
     uint8_t *piece = __real_malloc(size ? size : 1);
     memcpy(piece, data + from, size);
+    p.put_off = false;
     do {
+      p.brief = i % 2 == 0 && !p.put_off;
       status = xt_push_feed(&p, piece + at, size - at, &taken, &event, error);
       at += taken;
-    } while (status == XT_STATUS_ok && event != XT_PUSH_DONE && event != XT_PUSH_MORE);
+    } while (status == XT_STATUS_ok && event != XT_PUSH_DONE && (event != XT_PUSH_MORE || p.put_off));
     free(piece);
     if (event == XT_PUSH_MORE && status == XT_STATUS_ok) CHECK(at == size);
     *used = from + at;

@@ -49,7 +49,9 @@ static size_t piece_size(uint8_t how, uint32_t *seed, size_t size, size_t remain
 static size_t feed_piece(xt_push *p, const uint8_t *piece, size_t n, const push_options *o, xt_push_event *event,
                          outcome *out, xt_error *error) {
   size_t at = 0, used, idle = 0;
+  p->put_off = false;
   do {
+    p->brief = n % 2 && !p->put_off;
     out->status = xt_push_feed(p, piece + at, n - at, &used, event, error);
     REQUIRE(used <= n - at);
     at += used;
@@ -59,7 +61,7 @@ static size_t feed_piece(xt_push *p, const uint8_t *piece, size_t n, const push_
       check_checkpoint(p->checkpoint);
       for (size_t i = 0; o->some && i < p->storages; i++) p->wanted[i] = i % 2;
     }
-  } while (out->status == XT_STATUS_ok && *event != XT_PUSH_DONE && *event != XT_PUSH_MORE);
+  } while (out->status == XT_STATUS_ok && *event != XT_PUSH_DONE && (*event != XT_PUSH_MORE || p->put_off));
   if (out->status == XT_STATUS_ok && *event == XT_PUSH_MORE) REQUIRE(at == n);
   return at;
 }
