@@ -7,7 +7,8 @@ defmodule ExTorch.MixProject do
   # EXTORCH_HEX=0 is for machines without Hex: there are no dependencies, and `make` must have built the NIF library.
   @hex System.get_env("EXTORCH_HEX") != "0"
 
-  @guides Path.wildcard("guides/*.livemd")
+  @guides ~w(ten_minutes checkpoints zero_copy streams stores deploying scale)
+          |> Enum.map(&"guides/#{&1}.livemd")
   @documents ~w(README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
 
   def project do
@@ -70,6 +71,7 @@ defmodule ExTorch.MixProject do
     [
       main: "readme",
       source_ref: "v#{@version}",
+      assets: %{"guides/images" => "images"},
       extras: @documents ++ @guides ++ ["LICENSE"],
       groups_for_extras: [Guides: @guides],
       groups_for_modules: [

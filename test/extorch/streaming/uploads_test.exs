@@ -96,22 +96,4 @@ defmodule ExTorch.UploadsTest do
     page = "<html>" <> String.duplicate(" ", 2000)
     assert {:error, %Error{reason: :corrupt}, _} = Body.load(%{conn | chunks: [page, "more"]})
   end
-
-  test "the code of the guide" do
-    code =
-      Regex.scan(
-        ~r/(force_markdown":true} -->\n\n)?```elixir\n(.*?)```/s,
-        File.read!("guides/streams.livemd"),
-        capture: :all_but_first
-      )
-      |> Enum.flat_map(fn
-        ["", code] -> if code =~ "Mix.install", do: [], else: [code]
-        _ -> []
-      end)
-      |> Enum.join("\n")
-
-    ExUnit.CaptureIO.capture_io(fn ->
-      assert {{:error, %Error{reason: :truncated}}, _} = Code.eval_string(code)
-    end)
-  end
 end
