@@ -330,6 +330,7 @@ xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_draft *draft, xt_
   free(w.paths);
   free(w.containers);
   xt_table_free(&w.by_term);
+  xt_table_free(&w.by_step);
   xt_arena_free(&w.keys);
   return status;
 }

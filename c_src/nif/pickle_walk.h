@@ -32,6 +32,7 @@ typedef struct {
   size_t created; /* offset in the draft where the object exists and can be memoized; 0 before that */
   uint32_t memo;  /* 1 + memo index; 0 if it has none */
   bool referenced;
+  size_t again; /* 1 + `created_count` when a reference last made the walk write it again */
 } xt_pickle_container;
 
 typedef struct {
@@ -45,9 +46,12 @@ typedef struct {
   size_t path_count, path_room;
   xt_pickle_container *containers;
   size_t container_count, container_room;
-  bool has_refs;    /* there was a reference: `by_term` has the containers */
-  xt_table by_term; /* term → 1 + index of the latest container with it */
-  xt_arena keys;    /* of that table */
+  size_t created_count; /* containers that exist, in the order of writing */
+  uint64_t ref_work;    /* how many items references have made the walk pass or write again */
+  bool has_refs;        /* there was a reference: `by_term` has the containers */
+  xt_table by_step;     /* path and step down from it → path */
+  xt_table by_term;     /* term → 1 + index of the latest container with it */
+  xt_arena keys;        /* of these tables */
 } xt_pickle_walk;
 
 /* Errors. xt_pickle_walk_describe writes the path to a part, for example ["a"][0]. xt_pickle_walk_fail returns the

@@ -401,4 +401,31 @@ defmodule ExTorch.Checkpoint.CyclesTest do
     assert {:ok, %{"t" => {[%Ref{path: ["t"], up: 2}]}, "list" => list}} = load(body)
     assert %Ref{path: ["t", 0], up: 1, down: ["t", 0]} = list
   end
+
+  test "a tuple, set or object that contains itself directly cannot be saved" do
+    terms = [
+      {%Ref{up: 1}},
+      {{%Ref{up: 2}}},
+      MapSet.new([%Ref{up: 1}]),
+      MapSet.new([{%Ref{up: 2}}]),
+      {{%Ref{up: 2, down: [1]}}, {%Ref{up: 2, down: [0]}}},
+      %Object{class: %ExTorch.Python.Global{module: "m", name: "C"}, args: {%Ref{up: 2}}}
+    ]
+
+    for term <- terms do
+      error = assert_raise ExTorch.Error, fn -> Enum.to_list(Streaming.save(term)) end
+      assert error.reason == :bad_argument
+      assert error.message =~ "contain itself directly"
+    end
+  end
+
+  test "references into a long list" do
+    n = 30_000
+    ring = [%Ref{up: 1}]
+    references = for _ <- 1..n, do: [%Ref{up: 2, down: [n]}]
+    term = List.duplicate(nil, n) ++ [ring | references]
+    bytes = term |> Streaming.save() |> Enum.to_list() |> IO.iodata_to_binary()
+    assert {:ok, loaded} = ExTorch.load({:binary, bytes})
+    assert [[%Ref{path: [^n], up: 1}]] = List.last(loaded)
+  end
 end
