@@ -398,8 +398,8 @@ defmodule ExTorch.Checkpoint do
   @doc """
   Returns a lazy stream of `{name, tensor}` in file order.
 
-  Each tensor is read when the stream reaches it. A tensor that cannot be read raises. Takes the option `:only` of
-  `ExTorch.load/2`.
+  Each tensor is read when the stream reaches it; small tensors are read a few hundred at a time. A tensor that cannot be
+  read raises. Takes the option `:only` of `ExTorch.load/2`.
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
   def stream(%__MODULE__{} = ckpt, opts \\ []) do
@@ -410,7 +410,7 @@ defmodule ExTorch.Checkpoint do
     filtered
     |> Options.select(entries(ckpt))
     |> Error.unwrap!()
-    |> Stream.map(&{&1.name, Error.unwrap!(Reader.entry(ckpt, &1))})
+    |> then(&Reader.stream(ckpt, &1))
   end
 
   @doc """

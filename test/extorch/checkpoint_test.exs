@@ -238,4 +238,52 @@ defmodule ExTorch.CheckpointTest do
     assert {:ok, _} = ExTorch.load("test/fixtures/2.14.1/many.pt", on_progress: &send(me, &1))
     assert_received %{done: 300, total: 300}
   end
+
+  @tag :tmp_dir
+  test "a stream reads small tensors together, and gives each its own memory", %{tmp_dir: dir} do
+    path = Path.join(dir, "many.pt")
+    small = for i <- 1..1500, do: {"s#{i}", ExTorch.tensor([i, -i])}
+    tied = ExTorch.tensor([1.0, 2.0])
+    large = ExTorch.zeros({200_000})
+
+    ExTorch.save!(
+      %ExTorch.Python.Dict{pairs: small ++ [{"a", tied}, {"large", large}, {"b", tied}]},
+      path
+    )
+
+    for source <- [path, {:binary, File.read!(path)}, %FileSource{path: path}] do
+      {:ok, ckpt} = Checkpoint.open(source)
+      pairs = Enum.to_list(Checkpoint.stream(ckpt))
+      assert Enum.map(pairs, &elem(&1, 0)) == Checkpoint.keys(ckpt)
+      tensors = Map.new(pairs)
+      for {name, tensor} <- small, do: assert(Tensor.equal?(tensors[name], tensor))
+      unless match?({:binary, _}, source), do: ExTorch.op("aten::add_.Scalar", [tensors["a"], 1])
+      assert Tensor.to_list(tensors["b"]) == [1.0, 2.0]
+      assert [{"s1", _}, {"s2", _}] = ckpt |> Checkpoint.stream() |> Enum.take(2)
+      Checkpoint.close(ckpt)
+    end
+  end
+
+  @tag :tmp_dir
+  test "a stream raises where a tensor cannot be read", %{tmp_dir: dir} do
+    path = Path.join(dir, "bad.pt")
+
+    ExTorch.save!(
+      %ExTorch.Python.Dict{
+        pairs: for(i <- 1..20, do: {"t#{i}", ExTorch.tensor([1_234_567_890_000 + i])})
+      },
+      path
+    )
+
+    bytes = File.read!(path)
+    # The data of the fifteenth tensor.
+    value = 1_234_567_890_015
+    {at, 8} = :binary.match(bytes, <<value::little-64>>)
+    <<before::binary-size(at), _, rest::binary>> = bytes
+    flipped = <<before::binary, 0, rest::binary>>
+    {:ok, ckpt} = Checkpoint.open({:binary, flipped}, verify: true)
+    stream = Checkpoint.stream(ckpt)
+    assert length(Enum.take(stream, 14)) == 14
+    assert_raise Error, fn -> Enum.take(stream, 15) end
+  end
 end

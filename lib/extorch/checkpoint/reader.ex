@@ -4,8 +4,12 @@ defmodule ExTorch.Checkpoint.Reader do
   # other sources.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Checkpoint.{Entry, Handle, Lookup, SourceReader}
+  alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, SourceReader}
   alias ExTorch.{Error, Tensor}
+
+  # Tensors that a stream reads with one call: at most this many, of at most so many bytes together.
+  @group_count 500
+  @group_bytes 256 * 1024
 
   # Reads a tensor by its dotted name or path. By name, from a file or binary, this is one native call.
   @spec tensor(Handle.t(), Checkpoint.name()) :: Handle.result(Tensor.t())
@@ -26,6 +30,59 @@ defmodule ExTorch.Checkpoint.Reader do
   def entry(ckpt, entry) do
     with {:ok, tensor} <- read(ckpt, entry.index), do: Handle.to_device(ckpt, tensor, entry)
   end
+
+  # Returns a lazy stream of {name, tensor}. Small tensors are read together, a few at first, since a stream may be
+  # halted early. Raises what reading one tensor raises.
+  @spec stream(Handle.t(), [Entry.t()]) :: Enumerable.t()
+  def stream(ckpt, entries) do
+    quiet = %{ckpt | options: %{ckpt.options | on_progress: nil}}
+
+    {entries, 1}
+    |> Stream.unfold(&next_group/1)
+    |> Stream.flat_map(&read_group(quiet, &1))
+  end
+
+  # Tensors of one storage are not read together: they would share memory, or not, depending on their places.
+  defp next_group({[], _most}), do: nil
+
+  defp next_group({[first | entries], most}) do
+    {group, rest} = take_group(entries, most - 1, first.nbytes, %{first.storage => true}, [first])
+    {group, {rest, min(2 * most, @group_count)}}
+  end
+
+  defp take_group(
+         [%{nbytes: nbytes, storage: storage} = entry | entries],
+         most,
+         bytes,
+         storages,
+         group
+       )
+       when most > 0 and bytes + nbytes <= @group_bytes and
+              (is_nil(storage) or not is_map_key(storages, storage)),
+       do:
+         take_group(entries, most - 1, bytes + nbytes, Map.put(storages, storage, true), [
+           entry | group
+         ])
+
+  defp take_group(entries, _most, _bytes, _storages, group), do: {Enum.reverse(group), entries}
+
+  defp read_group(ckpt, [entry]), do: read_each(ckpt, [entry])
+
+  # If the group cannot be read, each tensor has its own error.
+  defp read_group(ckpt, entries) do
+    case BatchLoad.tensors(ckpt, entries, true) do
+      {:ok, tensors} ->
+        if Enum.all?(tensors, &is_struct(&1, Tensor)),
+          do: Enum.zip_with(entries, tensors, &{&1.name, &2}),
+          else: read_each(ckpt, entries)
+
+      {:error, _error} ->
+        read_each(ckpt, entries)
+    end
+  end
+
+  defp read_each(ckpt, entries),
+    do: Stream.map(entries, &{&1.name, Error.unwrap!(entry(ckpt, &1))})
 
   defp read(%{source: %_{} = source} = ckpt, index),
     do: SourceReader.read(source, ckpt.resource, index, ckpt.options.verify)
