@@ -37,7 +37,8 @@ typedef struct {
   uint64_t offset, total_bytes;
 } xt_checkpoint_options;
 
-/* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes}. */
+/* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes,
+ * files}. */
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 /* A NIF on the checkpoint argv[0]. The resource stays open while it runs. */

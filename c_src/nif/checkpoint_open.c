@@ -7,16 +7,16 @@
 
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
-  ErlNifUInt64 numbers[7];
+  ErlNifUInt64 numbers[8];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 10 || !xt_get_bool(env, items[0], &out->strict) ||
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 11 || !xt_get_bool(env, items[0], &out->strict) ||
       !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
-  for (int i = 0; i < 7; i++)
+  for (int i = 0; i < 8; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
   out->offset = numbers[5];
   out->total_bytes = numbers[6];
-  out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
+  out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[7]};
   return numbers[2] >= 1 && numbers[2] <= 10000;
 }
 

@@ -40,7 +40,7 @@ static xt_status weigh(xt_node *root, xt_arena *arena, xt_error *error) {
 static ERL_NIF_TERM parse(ErlNifEnv *env, const uint8_t *text, size_t size, xt_status status, xt_error *error) {
   ERL_NIF_TERM term = xt_am_nil;
   xt_node *root;
-  xt_allowance allowance = {.limit = xt_allowance_for(size)};
+  xt_allowance allowance = {.limit = xt_allowance_for(size, 1)};
   xt_arena arena = {.allowance = &allowance};
   if (status == XT_STATUS_ok) status = xt_node_from_json(text, size, &arena, &root, error);
   if (status == XT_STATUS_ok) status = weigh(root, &arena, error);

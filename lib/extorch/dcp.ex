@@ -88,7 +88,12 @@ defmodule ExTorch.DCP do
         end)
 
     if inside?,
-      do: {:ok, %{offsets: Enum.map(ranges, & &1.first), sizes: Enum.map(ranges, &Range.size/1)}},
+      do:
+        {:ok,
+         %{
+           offsets: ranges |> Enum.map(& &1.first) |> List.to_tuple(),
+           sizes: ranges |> Enum.map(&Range.size/1) |> List.to_tuple()
+         }},
       else:
         {:error,
          Error.new(
@@ -99,6 +104,7 @@ defmodule ExTorch.DCP do
 
   defp narrow(tensor, box) do
     [box.offsets, box.sizes]
+    |> Enum.map(&Tuple.to_list/1)
     |> Enum.zip()
     |> Enum.with_index()
     |> Enum.reduce(tensor, fn {{offset, size}, dim}, tensor ->

@@ -267,4 +267,104 @@ defmodule ExTorch.DCPTest do
       assert {:error, %Error{}} = ExTorch.load(folder)
     end
   end
+
+  describe "chunks" do
+    alias ExTorch.DCP.Metadata
+
+    defp item(shape, boxes) do
+      chunks = for {offsets, sizes} <- boxes, do: %{offsets: offsets, sizes: sizes}
+      %{name: "t", path: {"t"}, kind: :tensor, dtype: :int8, shape: shape, chunks: chunks}
+    end
+
+    defp check(shape, boxes) do
+      length(Metadata.check!(item(shape, boxes)).chunks)
+    catch
+      {:corrupt, error} -> error.reason
+    end
+
+    test "must cover the tensor exactly, however many there are" do
+      grid = for i <- 0..39, j <- 0..39, do: {{2 * i, j}, {2, 1}}
+      assert check({80, 40}, grid) == 1600
+      assert check({80, 40}, Enum.shuffle(grid)) == 1600
+      # The last one lies over another, and its place is empty.
+      assert check({80, 40}, [{{0, 0}, {2, 1}} | tl(Enum.reverse(grid))]) == :corrupt
+      assert check({80, 40}, [{{1, 0}, {2, 1}} | tl(grid)]) == :corrupt
+      assert check({80, 40}, tl(grid)) == :corrupt
+
+      # A windmill cannot be cut into two parts.
+      windmill = [
+        {{0, 0}, {2, 1}},
+        {{2, 0}, {1, 2}},
+        {{1, 2}, {2, 1}},
+        {{0, 1}, {1, 2}},
+        {{1, 1}, {1, 1}}
+      ]
+
+      assert check({3, 3}, windmill) == 5
+      assert check({3, 3}, List.replace_at(windmill, 4, {{0, 0}, {1, 1}})) == :corrupt
+    end
+
+    test "without elements are left out" do
+      assert check({4, 2}, [{{0, 0}, {4, 2}}, {{4, 0}, {0, 2}}, {{4, 0}, {0, 2}}]) == 1
+      assert check({0, 2}, [{{0, 0}, {0, 2}}, {{0, 0}, {0, 2}}]) == 1
+      assert check({0}, []) == 0
+      assert check({}, [{{}, {}}]) == 1
+      assert check({}, []) == :corrupt
+    end
+
+    test "may be split in more dimensions if there are few" do
+      cut = fn n ->
+        corner = {Tuple.duplicate(0, n), Tuple.duplicate(1, n)}
+
+        [
+          corner
+          | for d <- 0..(n - 1) do
+              sizes = List.duplicate(1, d + 1) ++ List.duplicate(2, n - d - 1)
+              {put_elem(Tuple.duplicate(0, n), d, 1), List.to_tuple(sizes)}
+            end
+        ]
+      end
+
+      assert check(Tuple.duplicate(2, 3), cut.(3)) == 4
+      assert check(Tuple.duplicate(2, 20), cut.(20)) == 21
+      assert check(Tuple.duplicate(2, 20), [hd(tl(cut.(20))) | tl(cut.(20))]) == :corrupt
+      assert check(Tuple.duplicate(2, 40), cut.(40)) == :limit
+    end
+  end
+
+  test "a save removes only files that are named like those of writers", %{tmp_dir: dir} do
+    folder = Path.join(dir, "folder")
+    :ok = ExTorch.save(%{"a" => ExTorch.ones({2})}, folder, format: :dcp)
+    File.rename!(Path.join(folder, "__0_0.distcp"), Path.join(folder, "notes.txt"))
+    metadata = Path.join(folder, ".metadata")
+    pickle = String.replace(File.read!(metadata), "\f\0\0\0__0_0.distcp", "\t\0\0\0notes.txt")
+    File.write!(metadata, pickle)
+    assert {:ok, _} = ExTorch.load(folder)
+    :ok = ExTorch.save(%{"b" => ExTorch.ones({2})}, folder, format: :dcp)
+    assert Enum.sort(File.ls!(folder)) == [".metadata", "__0_0.distcp", "notes.txt"]
+    :ok = ExTorch.save(%{"c" => ExTorch.ones({2})}, folder, format: :dcp)
+    assert length(File.ls!(folder)) == 3
+  end
+
+  test "parts must not be many times the bytes of their files", %{tmp_dir: dir} do
+    folder = Path.join(dir, "folder")
+    tensors = Map.new(1..20, &{"t#{&1}", ExTorch.zeros({1})})
+    :ok = ExTorch.save(tensors, folder, format: :dcp)
+    {:ok, items} = ExTorch.DCP.Metadata.items(load_metadata(folder))
+    [%{chunks: [%{place: place}]} | _] = items
+
+    aliased =
+      for item <- items, do: put_in(item.chunks, for(c <- item.chunks, do: %{c | place: place}))
+
+    {:ok, pickle} = ExTorch.DCP.Metadata.pickle(aliased)
+    File.write!(Path.join(folder, ".metadata"), pickle)
+    # The other parts are still there.
+    assert {:ok, _} = ExTorch.load(folder)
+    path = Path.join(folder, "__0_0.distcp")
+    File.write!(path, binary_part(File.read!(path), 0, place.offset + place.length))
+    assert {:error, %Error{reason: :corrupt, message: message}} = ExTorch.load(folder)
+    assert message =~ "overlap"
+  end
+
+  defp load_metadata(folder), do: ExTorch.load!(Path.join(folder, ".metadata"), ordered: true)
 end

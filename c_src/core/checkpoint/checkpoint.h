@@ -25,9 +25,10 @@ typedef struct {
   void *to;
 } xt_need;
 
-/* 0 means no limit for `nodes`, and xt_allowance_for the size of the file for `memory`. */
+/* 0 means no limit for `nodes`, and xt_allowance_for the size of the file for `memory`, if the file is one of `files`
+ * that are open together. */
 typedef struct {
-  uint64_t pickle_bytes, nodes, depth, tensor_bytes, memory;
+  uint64_t pickle_bytes, nodes, depth, tensor_bytes, memory, files;
 } xt_limits;
 
 typedef struct xt_format xt_format;

@@ -38,7 +38,7 @@ void xt_opening_restart(xt_opening *o) {
 }
 
 void xt_opening_set_present(xt_opening *o, uint64_t bytes) {
-  o->checkpoint->allowance.limit = o->limits.memory ? o->limits.memory : xt_allowance_for(bytes);
+  o->checkpoint->allowance.limit = o->limits.memory ? o->limits.memory : xt_allowance_for(bytes, o->limits.files);
 }
 
 xt_status xt_opening_no_memory(xt_error *error) {

@@ -6,10 +6,12 @@
 #include "core/memory/memory.h"
 #include "core/memory/region.h"
 
-enum { BASE = 56 << 20, RATIO = 15 };
+/* SHARE is enough for the smallest files. */
+enum { BASE = 56 << 20, SHARE = 8 << 10, RATIO = 15 };
 
-uint64_t xt_allowance_for(uint64_t file_size) {
-  return file_size > (UINT64_MAX - BASE) / RATIO ? UINT64_MAX : BASE + RATIO * file_size;
+uint64_t xt_allowance_for(uint64_t file_size, uint64_t files) {
+  uint64_t base = files > BASE / SHARE ? SHARE : BASE / (files ? files : 1);
+  return file_size > (UINT64_MAX - BASE) / RATIO ? UINT64_MAX : base + RATIO * file_size;
 }
 
 bool xt_allowance_fits(xt_allowance *a, uint64_t bytes) {

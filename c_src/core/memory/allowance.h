@@ -16,8 +16,9 @@ typedef struct {
 } xt_allowance;
 
 /* Returns the limit for a file of the given size: 56 MiB and 15 times the file. The rest of the promised 64 MiB and 16
- * times the file is for one copy of the file and for what the system needs. */
-uint64_t xt_allowance_for(uint64_t file_size);
+ * times the file is for one copy of the file and for what the system needs. The files of one checkpoint (shards, parts)
+ * share the 56 MiB. */
+uint64_t xt_allowance_for(uint64_t file_size, uint64_t files);
 
 /* Takes bytes. Returns false if the limit or the budget would be exceeded. NULL has no limit and charges nothing. */
 bool xt_allowance_take(xt_allowance *allowance, uint64_t bytes);

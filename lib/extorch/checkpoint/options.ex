@@ -13,7 +13,9 @@ defmodule ExTorch.Checkpoint.Options do
     tensor_bytes: 2 ** 40,
     total_bytes: 2 ** 42,
     spool_bytes: 2 ** 30,
-    memory: nil
+    memory: nil,
+    # How many files share the memory of one: shards, and the parts of a folder. Not for callers.
+    files: 1
   ]
   @defaults [
     mmap: false,
@@ -40,10 +42,11 @@ defmodule ExTorch.Checkpoint.Options do
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes; nodes and memory: 0 if not given"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes, files; nodes and memory: 0 if not given"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
-           non_neg_integer(), non_neg_integer(), non_neg_integer(), non_neg_integer()}
+           non_neg_integer(), non_neg_integer(), non_neg_integer(), non_neg_integer(),
+           pos_integer()}
 
   # The options with their defaults.
   @spec known_options() :: keyword()
@@ -79,6 +82,7 @@ defmodule ExTorch.Checkpoint.Options do
   end
 
   defp limit?(:depth, value), do: value in 1..10_000
+  defp limit?(:files, value), do: value in 1..(2 ** 62)
   # 0 is how the NIFs are told that no limit was given.
   defp limit?(name, nil) when name in [:nodes, :memory], do: true
   defp limit?(name, 0) when name in [:nodes, :memory], do: false
@@ -101,7 +105,7 @@ defmodule ExTorch.Checkpoint.Options do
   @spec native(t()) :: native()
   def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes]}
+     limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes], limits[:files]}
   end
 
   # Returns the device for a tensor that was saved on `location`.

@@ -3,22 +3,28 @@ defmodule ExTorch.DCP.Folder do
   # An open folder of torch.distributed.checkpoint. It takes the place of the native resource in ExTorch.Checkpoint; the
   # functions are those of ExTorch.Checkpoint.Handle.
 
-  alias ExTorch.Checkpoint.{Entry, Options}
+  alias ExTorch.Checkpoint.{Entry, Options, SourceReader}
   alias ExTorch.{Checkpoint, DType, Error, Progress, Source, Tensor}
   alias ExTorch.DCP.{Metadata, Part}
   alias ExTorch.Python.Dict
 
   @metadata ".metadata"
   @limits [pickle_bytes: 2 ** 30]
+  # Parts of up to @small bytes are read from pieces of a file of about @window bytes, which usually have several.
+  @small 64 * 1024
+  @window 1024 * 1024
 
-  @enforce_keys [:source, :items, :files]
-  defstruct [:source, :items, :files]
+  @enforce_keys [:source, :items, :tensors, :by_name, :files]
+  defstruct [:source, :items, :tensors, :by_name, :files]
 
-  # source: the folder; files: name → path, or opened source
+  # source: the folder; tensors: the items that are tensors; by_name: name → index of the tensor;
+  # files: name → {path or opened source, where its last part ends}
   @type t :: %__MODULE__{
           source: Path.t() | Source.t(),
           items: [Metadata.item()],
-          files: %{String.t() => Path.t() | Source.t()}
+          tensors: tuple(),
+          by_name: %{String.t() => non_neg_integer()},
+          files: %{String.t() => {Path.t() | Source.t(), non_neg_integer()}}
         }
   @type result(value) :: {:ok, value} | {:error, Error.t()}
 
@@ -38,7 +44,17 @@ defmodule ExTorch.DCP.Folder do
          {:ok, items} <- Metadata.items(object),
          :ok <- check_total(items, options),
          {:ok, files} <- open_files(source, items) do
-      {:ok, %__MODULE__{source: source, items: items, files: files}}
+      tensors = Enum.filter(items, &(&1.kind == :tensor))
+      by_name = for {item, i} <- Enum.with_index(tensors), into: %{}, do: {item.name, i}
+
+      {:ok,
+       %__MODULE__{
+         source: source,
+         items: items,
+         tensors: List.to_tuple(tensors),
+         by_name: by_name,
+         files: files
+       }}
     else
       {:error, error} -> {:error, %{error | path: error.path || Source.label(source)}}
     end
@@ -58,51 +74,54 @@ defmodule ExTorch.DCP.Folder do
          )}
   end
 
-  # All parts must be inside their files.
+  # All parts must be inside their files, which must not have many times their bytes: each is read.
   defp open_files(source, items) do
     ends =
-      items
-      |> Enum.flat_map(&places/1)
-      |> Enum.reduce(%{}, fn place, ends ->
-        Map.update(
-          ends,
-          place.file,
-          place.offset + place.length,
-          &max(&1, place.offset + place.length)
-        )
+      for item <- items,
+          %{file: file, offset: offset, length: length} <- places(item),
+          reduce: %{} do
+        ends ->
+          Map.update(ends, file, {offset + length, length}, fn {last, total} ->
+            {max(last, offset + length), total + length}
+          end)
+      end
+
+    opened =
+      Enum.reduce_while(ends, {:ok, %{}, %{}}, fn {name, {last, total}}, {:ok, files, totals} ->
+        case open_file(Source.child(source, name)) do
+          {:ok, file, size, id} when size >= last ->
+            sums = fn {size, sum} -> {size, sum + total} end
+            totals = Map.update(totals, id || name, {size, total}, sums)
+            {:cont, {:ok, Map.put(files, name, {file, last}), totals}}
+
+          {:ok, _file, size, _id} ->
+            text = "the file #{Error.quoted(name)} has #{size} bytes, at least #{last} are needed"
+            {:halt, {:error, Error.new(:truncated, text)}}
+
+          {:error, %Error{} = error} ->
+            {:halt, {:error, error}}
+
+          {:error, reason} ->
+            text = "the file #{Error.quoted(name)} cannot be read: #{inspect(reason)}"
+            {:halt, {:error, Error.new(if(reason == :enoent, do: :not_found, else: :io), text)}}
+        end
       end)
 
-    Enum.reduce_while(ends, {:ok, %{}}, fn {name, last}, {:ok, files} ->
-      case open_file(Source.child(source, name)) do
-        {:ok, file, size} when size >= last ->
-          {:cont, {:ok, Map.put(files, name, file)}}
-
-        {:ok, _file, size} ->
-          {:halt,
-           {:error,
-            Error.new(
-              :truncated,
-              "the file #{name} has #{size} bytes, at least #{last} are needed"
-            )}}
-
-        {:error, %Error{} = error} ->
-          {:halt, {:error, error}}
-
-        {:error, reason} ->
-          text = "the file #{name} cannot be read: #{inspect(reason)}"
-          {:halt, {:error, Error.new(if(reason == :enoent, do: :not_found, else: :io), text)}}
-      end
-    end)
+    with {:ok, files, totals} <- opened do
+      if Enum.all?(totals, fn {_, {size, total}} -> total <= 4 * size end),
+        do: {:ok, files},
+        else: {:error, Error.new(:corrupt, "the parts of the files overlap each other")}
+    end
   end
 
   defp open_file(path) when is_binary(path) do
-    with {:ok, size} <- Part.file_size(path), do: {:ok, path, size}
+    with {:ok, size, id} <- Part.identify(path), do: {:ok, path, size, id}
   end
 
   defp open_file(source) do
     case Source.open(source) do
       {:ok, %module{} = opened} ->
-        with {:ok, size} <- module.size(opened), do: {:ok, opened, size}
+        with {:ok, size} <- module.size(opened), do: {:ok, opened, size, nil}
 
       {:stream, _} ->
         {:error, Error.new(:unsupported, "the server has no byte ranges")}
@@ -125,23 +144,27 @@ defmodule ExTorch.DCP.Folder do
 
   @spec entries(t(), [String.t()]) :: result([[Entry.t()]])
   def entries(folder, names) do
-    by_name = folder |> tensors() |> Enum.group_by(fn {item, _} -> item.name end, &elem(&1, 1))
-    {:ok, Enum.map(names, &Map.get(by_name, &1, []))}
+    {:ok,
+     for name <- names do
+       case folder.by_name do
+         %{^name => index} -> [entry(elem(folder.tensors, index), index)]
+         _ -> []
+       end
+     end}
   end
 
   defp tensors(folder) do
-    for {%{kind: :tensor} = item, index} <-
-          folder.items |> Enum.filter(&(&1.kind == :tensor)) |> Enum.with_index(),
+    for {item, index} <- folder.tensors |> Tuple.to_list() |> Enum.with_index(),
         do: {item, entry(item, index)}
   end
 
   defp entry(item, index) do
     struct(Entry,
       name: item.name,
-      path: item.path,
+      path: Tuple.to_list(item.path),
       dtype: item.dtype,
-      shape: List.to_tuple(item.shape),
-      strides: item.shape |> strides() |> List.to_tuple(),
+      shape: item.shape,
+      strides: strides(item.shape),
       offset: 0,
       nbytes: nbytes(item),
       storage: nil,
@@ -153,11 +176,12 @@ defmodule ExTorch.DCP.Folder do
   end
 
   defp strides(shape) do
-    {strides, _} = shape |> Enum.reverse() |> Enum.map_reduce(1, &{&2, &2 * max(&1, 1)})
-    Enum.reverse(strides)
+    dims = shape |> Tuple.to_list() |> Enum.reverse()
+    {strides, _} = Enum.map_reduce(dims, 1, &{&2, &2 * max(&1, 1)})
+    strides |> Enum.reverse() |> List.to_tuple()
   end
 
-  defp nbytes(item), do: Enum.product(item.shape) * DType.size(item.dtype)
+  defp nbytes(item), do: Metadata.numel(item.shape) * DType.size(item.dtype)
 
   @spec metadata(t()) :: result(map())
   def metadata(folder) do
@@ -178,47 +202,69 @@ defmodule ExTorch.DCP.Folder do
   # Returns the nested object with one of the terms in place of each tensor.
   @spec object(t(), [term()], Options.t()) :: result(term())
   def object(folder, terms, options) do
-    {pairs, []} =
-      Enum.flat_map_reduce(folder.items, terms, fn
-        %{kind: :tensor} = item, [term | terms] -> {[{item.path, {:ok, term}}], terms}
-        item, terms -> {[{item.path, value(folder, item, options)}], terms}
-      end)
+    values = max(Enum.count(folder.items, &(&1.kind == :value)), 1)
 
-    case Enum.find(pairs, &match?({_, {:error, _}}, &1)) do
-      nil -> nest(for({path, {:ok, value}} <- pairs, do: {path, value}), options.ordered)
-      {_, error} -> error
+    folder.items
+    |> Enum.reduce_while({[], terms, nil}, fn
+      %{kind: :tensor} = item, {pairs, [term | terms], window} ->
+        {:cont, {[{item.path, term} | pairs], terms, window}}
+
+      item, {pairs, terms, window} ->
+        {result, window} = value(folder, item.place, values, options, window)
+
+        case result do
+          {:ok, value} -> {:cont, {[{item.path, value} | pairs], terms, window}}
+          error -> {:halt, error}
+        end
+    end)
+    |> case do
+      {:error, error} -> {:error, error}
+      {pairs, [], _window} -> pairs |> Enum.reverse() |> nest(options.ordered)
     end
   end
 
-  defp value(folder, item, options) do
-    opts = [ordered: options.ordered, strict: options.strict, verify: options.verify]
-    Checkpoint.load(part(folder, item.place), opts)
+  # A value may be a compressed file. All of them together have the memory of one file.
+  defp value(folder, place, values, options, window) do
+    opts = [
+      ordered: options.ordered,
+      strict: options.strict,
+      verify: options.verify,
+      limits: [files: values]
+    ]
+
+    {source, window} = source(folder, place, window)
+    {with({:ok, source} <- source, do: Checkpoint.load(source, opts)), window}
   end
 
   # Groups the pairs by the first element of their paths. A group with integers is a list.
   defp nest(pairs, ordered) do
-    {:ok, build(pairs, ordered)}
+    {:ok, build(for({path, value} <- pairs, do: {Tuple.to_list(path), value}), ordered)}
   catch
     :conflict ->
       {:error, Error.new(:corrupt, "the paths of the file .metadata contradict each other")}
   end
 
   defp build(pairs, ordered) do
-    keys = pairs |> Enum.map(fn {[key | _], _} -> key end) |> Enum.uniq()
+    {keys, groups} =
+      Enum.reduce(pairs, {[], %{}}, fn {[key | rest], value}, {keys, groups} ->
+        case groups do
+          %{^key => group} -> {keys, %{groups | key => [{rest, value} | group]}}
+          _ -> {[key | keys], Map.put(groups, key, [{rest, value}])}
+        end
+      end)
 
-    groups =
-      Enum.group_by(pairs, fn {[key | _], _} -> key end, fn {[_ | rest], v} -> {rest, v} end)
+    keys = Enum.reverse(keys)
 
     values =
       for key <- keys do
-        case groups[key] do
+        case Map.fetch!(groups, key) do
           [{[], value}] ->
             {key, value}
 
           group ->
             if Enum.any?(group, &match?({[], _}, &1)),
               do: throw(:conflict),
-              else: {key, build(group, ordered)}
+              else: {key, build(Enum.reverse(group), ordered)}
         end
       end
 
@@ -233,7 +279,7 @@ defmodule ExTorch.DCP.Folder do
   # Positions without a value are None, as in torch. There cannot be many of them.
   defp list(values) do
     last = values |> Map.keys() |> Enum.max()
-    if last > 1000 + 10 * map_size(values), do: throw(:conflict)
+    if last > 16 + 4 * map_size(values), do: throw(:conflict)
     for i <- 0..last, do: Map.get(values, i)
   end
 
@@ -242,77 +288,79 @@ defmodule ExTorch.DCP.Folder do
   # Returns the tensors of the entries, which are in file order.
   @spec read([non_neg_integer()] | :all, t(), Options.t()) :: result([Tensor.t()])
   def read(indices, folder, options) do
-    all = tensors(folder)
-    wanted = if indices == :all, do: all, else: Enum.map(indices, &Enum.at(all, &1))
-    total = Enum.sum(for {item, _} <- wanted, do: nbytes(item))
-    read_next(wanted, folder, options, {Progress.new(options.on_progress, total), 0}, [])
+    wanted =
+      if indices == :all,
+        do: Tuple.to_list(folder.tensors),
+        else: Enum.map(indices, &elem(folder.tensors, &1))
+
+    progress = Progress.new(options.on_progress, wanted |> Enum.map(&nbytes/1) |> Enum.sum())
+    read_next(wanted, folder, options, {progress, 0, nil}, [])
   end
 
-  defp read_next([], _folder, _options, {progress, _done}, tensors) do
+  defp read_next([], _folder, _options, {progress, _done, _window}, tensors) do
     Progress.finish(progress)
     {:ok, Enum.reverse(tensors)}
   end
 
-  defp read_next([{item, _} | items], folder, options, {progress, done}, tensors) do
-    case tensor(folder, item, options) do
-      {:ok, tensor} ->
+  defp read_next([item | items], folder, options, {progress, done, window}, tensors) do
+    case slice(folder, item, whole(item), options, window) do
+      {{:ok, tensor}, window} ->
         done = done + nbytes(item)
-        progress = {Progress.report(progress, done), done}
-        read_next(items, folder, options, progress, [tensor | tensors])
+        state = {Progress.report(progress, done), done, window}
+        read_next(items, folder, options, state, [tensor | tensors])
 
-      error ->
+      {error, _window} ->
         Enum.each(tensors, &Tensor.release/1)
         error
     end
   end
 
   # By name or index. Returns the entries with the name if there are none.
-  @spec tensor(t(), String.t() | non_neg_integer() | Metadata.item(), Options.t()) ::
+  @spec tensor(t(), String.t() | non_neg_integer(), Options.t()) ::
           result(Tensor.t() | [Entry.t()])
   def tensor(folder, index, options) when is_integer(index) do
-    {item, _} = folder |> tensors() |> Enum.at(index)
-    tensor(folder, item, options)
+    item = elem(folder.tensors, index)
+    slice(folder, item, whole(item), options)
   end
 
   def tensor(folder, name, options) when is_binary(name) do
-    case Enum.find(folder.items, &(&1.kind == :tensor and &1.name == name)) do
-      nil -> {:ok, []}
-      item -> tensor(folder, item, options)
+    case folder.by_name do
+      %{^name => index} -> tensor(folder, index, options)
+      _ -> {:ok, []}
     end
   end
 
-  def tensor(folder, item, options) do
-    box = %{offsets: Enum.map(item.shape, fn _ -> 0 end), sizes: item.shape}
-    slice(folder, item, box, options)
-  end
+  defp whole(item), do: %{offsets: Tuple.duplicate(0, tuple_size(item.shape)), sizes: item.shape}
 
   # Reads a part of a tensor, from the chunks that it touches.
   @spec slice(t(), Metadata.item(), map(), Options.t()) :: result(Tensor.t())
-  def slice(folder, item, box, options) do
-    bytes = Enum.product(box.sizes) * DType.size(item.dtype)
+  def slice(folder, item, box, options), do: folder |> slice(item, box, options, nil) |> elem(0)
 
-    if bytes > options.limits[:tensor_bytes] do
-      {:error,
-       Error.new(
-         :limit,
-         "#{inspect(item.name)} has #{bytes} bytes; see limits: [tensor_bytes: n]"
-       )}
-    else
-      case for chunk <- item.chunks, common = common(chunk, box), do: {chunk, common} do
-        [{chunk, _}] when chunk.offsets == box.offsets and chunk.sizes == box.sizes ->
-          read_chunk(folder, item, chunk, options)
+  # The window is the piece of a file that was read last, or nil.
+  defp slice(folder, item, box, options, window) do
+    bytes = Metadata.numel(box.sizes) * DType.size(item.dtype)
 
-        parts ->
-          assemble(folder, item, box, parts, options)
+    {result, window} =
+      if bytes > options.limits[:tensor_bytes] do
+        text = "#{Error.quoted(item.name)} has #{bytes} bytes; see limits: [tensor_bytes: n]"
+        {{:error, Error.new(:limit, text)}, window}
+      else
+        case for chunk <- item.chunks, common = common(chunk, box), do: {chunk, common} do
+          [{chunk, _}] when chunk.offsets == box.offsets and chunk.sizes == box.sizes ->
+            read_whole(folder, item, chunk, options, window)
+
+          parts ->
+            assemble(folder, item, box, parts, options, window)
+        end
       end
-    end
-    |> put_flag(item)
+
+    {put_flag(result, item), window}
   rescue
-    error in Error -> {:error, error}
+    error in Error -> {{:error, error}, nil}
   end
 
   # A tensor without dimensions has one element.
-  defp common(%{sizes: []}, _box), do: {[], []}
+  defp common(%{sizes: {}}, _box), do: {[], []}
   defp common(chunk, box), do: Metadata.intersection(chunk, box)
 
   defp put_flag({:ok, tensor}, %{requires_grad: true}),
@@ -320,20 +368,34 @@ defmodule ExTorch.DCP.Folder do
 
   defp put_flag(result, _item), do: result
 
+  # A small tensor shares the memory of the window.
+  defp read_whole(folder, item, chunk, options, window) do
+    case read_chunk(folder, item, chunk, options, window) do
+      {{:ok, tensor}, window} when chunk.place.length <= @small ->
+        {{:ok, Tensor.clone(tensor)}, window}
+
+      result ->
+        result
+    end
+  end
+
   # One chunk at a time is in memory besides the tensor.
-  defp assemble(folder, item, box, parts, options) do
-    tensor = ExTorch.zeros(List.to_tuple(box.sizes), dtype: item.dtype)
+  defp assemble(folder, item, box, parts, options, window) do
+    tensor = ExTorch.zeros(box.sizes, dtype: item.dtype)
+    origin = Tuple.to_list(box.offsets)
 
-    Enum.reduce_while(parts, {:ok, tensor}, fn {chunk, {offsets, sizes}}, _ ->
-      case read_chunk(folder, item, chunk, options) do
-        {:ok, piece} ->
-          to = narrow(tensor, offsets, box.offsets, sizes)
-          ExTorch.op("aten::copy_", [to, narrow(piece, offsets, chunk.offsets, sizes)])
+    Enum.reduce_while(parts, {{:ok, tensor}, window}, fn {chunk, {offsets, sizes}}, {_, window} ->
+      case read_chunk(folder, item, chunk, options, window) do
+        {{:ok, piece}, window} ->
+          to = narrow(tensor, offsets, origin, sizes)
+          from = narrow(piece, offsets, Tuple.to_list(chunk.offsets), sizes)
+          ExTorch.op("aten::copy_", [to, from])
           Tensor.release(piece)
-          {:cont, {:ok, tensor}}
+          {:cont, {{:ok, tensor}, window}}
 
-        error ->
-          {:halt, error}
+        {error, window} ->
+          Tensor.release(tensor)
+          {:halt, {error, window}}
       end
     end)
   end
@@ -343,41 +405,65 @@ defmodule ExTorch.DCP.Folder do
     |> Enum.zip()
     |> Enum.with_index()
     |> Enum.reduce(tensor, fn {{offset, from, size}, dim}, tensor ->
-      ExTorch.op("aten::narrow", [tensor, dim, offset - from, size])
+      if {offset - from, size} == {0, elem(tensor.shape, dim)},
+        do: tensor,
+        else: ExTorch.op("aten::narrow", [tensor, dim, offset - from, size])
     end)
   end
 
-  defp read_chunk(folder, item, chunk, options) do
-    shape = List.to_tuple(chunk.sizes)
+  defp read_chunk(folder, item, chunk, options, window) do
+    shape = chunk.sizes
+    {source, window} = source(folder, chunk.place, window)
 
-    case Checkpoint.load(part(folder, chunk.place), verify: options.verify) do
-      {:ok, %Tensor{shape: ^shape, dtype: dtype} = tensor} when dtype == item.dtype ->
-        {:ok, tensor}
+    result =
+      case with({:ok, source} <- source, do: Checkpoint.load(source, verify: options.verify)) do
+        {:ok, %Tensor{shape: ^shape, dtype: dtype} = tensor} when dtype == item.dtype ->
+          {:ok, tensor}
 
-      {:ok, other} ->
-        found = with %Tensor{} <- other, do: {other.dtype, other.shape}, else: (_ -> :no_tensor)
+        {:ok, other} ->
+          found = with %Tensor{} <- other, do: {other.dtype, other.shape}, else: (_ -> :no_tensor)
 
-        {:error,
-         Error.new(
-           :corrupt,
-           "a chunk of #{inspect(item.name)} in #{chunk.place.file} is not what .metadata says: " <>
-             "expected #{inspect({item.dtype, shape})}, got #{inspect(found)}"
-         )}
+          {:error,
+           Error.new(
+             :corrupt,
+             "a chunk of #{Error.quoted(item.name)} in #{Error.quoted(chunk.place.file)} is not what .metadata " <>
+               "says: expected #{inspect({item.dtype, shape})}, got #{inspect(found)}"
+           )}
 
-      {:error, error} ->
-        {:error, error}
-    end
+        {:error, error} ->
+          {:error, error}
+      end
+
+    {result, window}
   end
 
-  defp part(folder, place) do
-    %Part{
-      file: Map.fetch!(folder.files, place.file),
-      offset: place.offset,
-      length: place.length
-    }
+  # Returns a part as a source, and the window.
+  defp source(folder, %{file: file, offset: offset, length: length}, window)
+       when length > @small do
+    {file, _last} = Map.fetch!(folder.files, file)
+    {{:ok, %Part{file: file, offset: offset, length: length}}, window}
+  end
+
+  defp source(
+         _folder,
+         %{file: file, offset: offset, length: length},
+         {file, from, bytes} = window
+       )
+       when offset >= from and offset + length <= from + byte_size(bytes),
+       do: {{:ok, {:binary, binary_part(bytes, offset - from, length)}}, window}
+
+  # A single part is read alone; after it, those behind it are read too.
+  defp source(folder, %{file: name, offset: offset, length: length} = place, window) do
+    {file, last} = Map.fetch!(folder.files, name)
+    size = if window, do: min(max(@window, length), last - offset), else: length
+
+    case SourceReader.read_at(%Part{file: file, offset: offset, length: size}, 0, size) do
+      {:ok, bytes} -> source(folder, place, {name, offset, bytes})
+      error -> {error, window}
+    end
   end
 
   # Finds the item of an entry.
   @spec item(t(), Entry.t()) :: Metadata.item()
-  def item(folder, entry), do: folder |> tensors() |> Enum.at(entry.index) |> elem(0)
+  def item(folder, entry), do: elem(folder.tensors, entry.index)
 end

@@ -10,17 +10,28 @@ defmodule ExTorch.DCP.Metadata do
   alias ExTorch.Python.{Dict, Global, Object}
 
   @package "torch.distributed.checkpoint.metadata"
-  # Above this number of chunks it is not checked that no two of them overlap.
-  @max_compared 1000
+  @max_size 2 ** 62
+  # The classes have at most nine fields.
+  @max_fields 32
+  # Paths have a depth as objects have.
+  @max_path 1000
+  # Chunks may be split in this many dimensions; with few chunks, in any number.
+  @max_split 4
+  @max_compared 32
 
   @type place :: %{file: String.t(), offset: non_neg_integer(), length: non_neg_integer()}
-  @type chunk :: %{offsets: [non_neg_integer()], sizes: [non_neg_integer()], place: place()}
+  @type chunk :: %{
+          required(:offsets) => tuple(),
+          required(:sizes) => tuple(),
+          optional(:place) => place()
+        }
+  # Shapes, offsets, sizes and paths are tuples, as in the pickle, so that those of the file are not copied.
   @type item :: %{
           required(:name) => String.t(),
-          required(:path) => [String.t() | non_neg_integer()],
+          required(:path) => tuple(),
           required(:kind) => :tensor | :value,
           optional(:dtype) => DType.dtype(),
-          optional(:shape) => [non_neg_integer()],
+          optional(:shape) => tuple(),
           optional(:requires_grad) => boolean(),
           optional(:chunks) => [chunk()],
           optional(:place) => place()
@@ -36,6 +47,7 @@ defmodule ExTorch.DCP.Metadata do
          %Dict{pairs: places} <- get(state, "storage_data") do
       paths = paths(get(state, "planner_data"))
       places = Map.new(places, &place!/1)
+      check_count!(described, map_size(places))
       {:ok, for({name, description} <- described, do: item!(name, description, places, paths))}
     else
       _ -> {:error, corrupt("it is not a description of torch.distributed.checkpoint")}
@@ -46,11 +58,37 @@ defmodule ExTorch.DCP.Metadata do
     {:corrupt, error} -> {:error, error}
   end
 
+  # Every chunk has a place; chunks without elements may share one. A list of chunks may be that of many tensors.
+  defp check_count!(described, places) do
+    Enum.reduce(described, 0, fn {_name, description}, count ->
+      chunks =
+        with %Dict{} = state <- state(description, "TensorStorageMetadata"),
+             do: get(state, "chunks")
+
+      count = if is_list(chunks), do: count + length(chunks), else: count
+
+      if count > 16 * places + 100_000,
+        do: fail(:corrupt, "it has more chunks than places"),
+        else: count
+    end)
+  end
+
   defp paths(%Dict{pairs: pairs}), do: Map.new(pairs)
   defp paths(_none), do: %{}
 
-  defp state(%Object{class: %Global{name: name}, state: state}, name), do: state || %Dict{}
+  defp state(%Object{class: %Global{name: name}, state: state}, name),
+    do: fields(state || %Dict{})
+
   defp state(_other, _name), do: nil
+
+  # One state may be that of many objects, and is searched for each.
+  defp fields(%Dict{pairs: pairs} = state) do
+    if Enum.drop(pairs, @max_fields) == [],
+      do: state,
+      else: fail(:corrupt, "an object has too many fields")
+  end
+
+  defp fields(state), do: state
 
   defp get(dict, key) do
     case Dict.fetch(dict, key) do
@@ -65,13 +103,14 @@ defmodule ExTorch.DCP.Metadata do
          {name, file} when is_binary(name) and is_binary(file) <-
            {get(index, "fqn"), get(info, "relative_path")},
          {offset, length}
-         when is_integer(offset) and offset >= 0 and is_integer(length) and length >= 0 <-
+         when offset in 0..@max_size and length in 0..@max_size <-
            {get(info, "offset"), get(info, "length")} do
       unless get(info, "transform_descriptors") in [nil, [], {}],
-        do: fail(:unsupported, "#{inspect(name)} is compressed or encrypted")
+        do: fail(:unsupported, "#{Error.quoted(name)} is compressed or encrypted")
 
-      unless Path.basename(file) == file and file not in ["", ".", ".."],
-        do: fail(:forbidden, "the file #{inspect(file)} is not in the folder")
+      unless Path.basename(file) == file and file not in ["", ".", ".."] and
+               ExTorch.Options.path?(file),
+             do: fail(:forbidden, "the file #{Error.quoted(file)} is not in the folder")
 
       position = get(index, "offset")
       {{name, position && dims!(position)}, %{file: file, offset: offset, length: length}}
@@ -91,21 +130,22 @@ defmodule ExTorch.DCP.Metadata do
         %{name: name, path: path, kind: :value, place: fetch!(places, {name, nil}, name)}
 
       _ ->
-        fail(:corrupt, "the description of #{inspect(name)} is invalid")
+        fail(:corrupt, "the description of #{Error.quoted(name)} is invalid")
     end
   end
 
   defp item!(_name, _description, _places, _paths), do: fail(:corrupt, "a name is not a string")
 
-  defp path!(path, name) when is_tuple(path) and tuple_size(path) > 0 do
-    path = Tuple.to_list(path)
+  defp path!(path, name) when is_tuple(path) and tuple_size(path) > @max_path,
+    do: fail(:limit, "the path of #{Error.quoted(name)} has more than #{@max_path} elements")
 
-    if Enum.all?(path, &(is_binary(&1) or (is_integer(&1) and &1 >= 0))),
+  defp path!(path, name) when is_tuple(path) and tuple_size(path) > 0 do
+    if path |> Tuple.to_list() |> Enum.all?(&(is_binary(&1) or (is_integer(&1) and &1 >= 0))),
       do: path,
-      else: fail(:corrupt, "the path of #{inspect(name)} is invalid")
+      else: fail(:corrupt, "the path of #{Error.quoted(name)} is invalid")
   end
 
-  defp path!(_path, name), do: fail(:corrupt, "the path of #{inspect(name)} is invalid")
+  defp path!(_path, name), do: fail(:corrupt, "the path of #{Error.quoted(name)} is invalid")
 
   defp tensor!(item, state, places) do
     shape = dims!(get(state, "size"))
@@ -118,7 +158,7 @@ defmodule ExTorch.DCP.Metadata do
           place = fetch!(places, {item.name, offsets}, item.name)
           %{offsets: offsets, sizes: dims!(get(chunk, "sizes")), place: place}
         else
-          _ -> fail(:corrupt, "a chunk of #{inspect(item.name)} is invalid")
+          _ -> fail(:corrupt, "a chunk of #{Error.quoted(item.name)} is invalid")
         end
       end
 
@@ -130,7 +170,7 @@ defmodule ExTorch.DCP.Metadata do
   # The state is a tuple, or a dict in old versions.
   defp properties!(%Object{state: state}, name) do
     {dtype, requires_grad} =
-      case state do
+      case fields(state) do
         %Dict{} -> {get(state, "dtype"), get(state, "requires_grad")}
         state when is_tuple(state) and tuple_size(state) > 2 -> {elem(state, 0), elem(state, 2)}
         _ -> {nil, nil}
@@ -138,19 +178,17 @@ defmodule ExTorch.DCP.Metadata do
 
     case dtype do
       %ExTorch.Python.DType{name: dtype} -> {dtype, requires_grad == true}
-      _ -> fail(:corrupt, "the dtype of #{inspect(name)} is unknown")
+      _ -> fail(:corrupt, "the dtype of #{Error.quoted(name)} is unknown")
     end
   end
 
-  defp properties!(_other, name), do: fail(:corrupt, "#{inspect(name)} has no properties")
+  defp properties!(_other, name), do: fail(:corrupt, "#{Error.quoted(name)} has no properties")
 
   defp list!(list) when is_list(list), do: list
   defp list!(_other), do: fail(:corrupt, "a list is missing")
 
   defp dims!(dims) when is_tuple(dims) and tuple_size(dims) <= 64 do
-    dims = Tuple.to_list(dims)
-
-    if Enum.all?(dims, &(is_integer(&1) and &1 in 0..(2 ** 62))),
+    if dims |> Tuple.to_list() |> Enum.all?(&(&1 in 0..@max_size)),
       do: dims,
       else: fail(:corrupt, "a shape has a negative or invalid size")
   end
@@ -160,44 +198,111 @@ defmodule ExTorch.DCP.Metadata do
   defp fetch!(places, key, name) do
     case places do
       %{^key => place} -> place
-      _ -> fail(:corrupt, "the description does not say where #{inspect(name)} is")
+      _ -> fail(:corrupt, "the description does not say where #{Error.quoted(name)} is")
     end
   end
 
-  # Checks that the chunks of a tensor cover it exactly, and that their bytes can be there.
+  # ---- Chunks ----
+
+  # Returns the number of elements of a shape.
+  @spec numel(tuple()) :: non_neg_integer()
+  def numel(shape), do: shape |> Tuple.to_list() |> Enum.product()
+
+  # Checks that the chunks of a tensor cover it exactly, and that their bytes can be there. Chunks without elements are
+  # left out, unless there is no other.
   @spec check!(item()) :: item()
   def check!(%{shape: shape, chunks: chunks, dtype: dtype} = item) do
     bytes = DType.size(dtype)
+    for chunk <- chunks, do: check_chunk!(chunk, shape, bytes, item.name)
+    chunks = with [] <- Enum.filter(chunks, &(numel(&1.sizes) > 0)), do: Enum.take(chunks, 1)
 
-    for %{offsets: offsets, sizes: sizes, place: place} <- chunks do
-      inside? =
-        length(offsets) == length(shape) and length(sizes) == length(shape) and
-          Enum.all?(Enum.zip([offsets, sizes, shape]), fn {o, s, d} -> o + s <= d end)
+    unless Enum.sum(for c <- chunks, do: numel(c.sizes)) == numel(shape) and
+             disjoint?(chunks, shape, item.name),
+           do: fail(:corrupt, "the chunks of #{Error.quoted(item.name)} do not cover it exactly")
 
-      unless inside?, do: fail(:corrupt, "a chunk of #{inspect(item.name)} is outside the tensor")
-
-      if place[:length] != nil and Enum.product(sizes) * bytes > place.length,
-        do: fail(:corrupt, "a chunk of #{inspect(item.name)} has fewer bytes than elements")
-    end
-
-    unless Enum.sum(for c <- chunks, do: Enum.product(c.sizes)) == Enum.product(shape) and
-             not overlap?(chunks),
-           do: fail(:corrupt, "the chunks of #{inspect(item.name)} do not cover it exactly")
-
-    item
+    %{item | chunks: chunks}
   end
 
-  defp overlap?(chunks) when length(chunks) > @max_compared, do: false
+  defp check_chunk!(%{offsets: offsets, sizes: sizes} = chunk, shape, bytes, name) do
+    inside? =
+      tuple_size(offsets) == tuple_size(shape) and tuple_size(sizes) == tuple_size(shape) and
+        inside?(offsets, sizes, shape, tuple_size(shape))
+
+    unless inside?, do: fail(:corrupt, "a chunk of #{Error.quoted(name)} is outside the tensor")
+
+    if chunk[:place] && numel(sizes) * bytes > chunk.place.length,
+      do: fail(:corrupt, "a chunk of #{Error.quoted(name)} has fewer bytes than elements")
+  end
+
+  defp inside?(_offsets, _sizes, _shape, 0), do: true
+
+  defp inside?(offsets, sizes, shape, n),
+    do:
+      elem(offsets, n - 1) + elem(sizes, n - 1) <= elem(shape, n - 1) and
+        inside?(offsets, sizes, shape, n - 1)
+
+  # Returns whether chunks that have as many elements as the tensor do not overlap. Only the dimensions matter in which
+  # a chunk is not as large as the tensor.
+  defp disjoint?(chunks, _shape, _name) when chunks == [] or tl(chunks) == [], do: true
+
+  defp disjoint?(chunks, shape, name) do
+    split =
+      for d <- dimensions(shape),
+          Enum.any?(chunks, &(elem(&1.sizes, d) != elem(shape, d))),
+          do: d
+
+    boxes =
+      for c <- chunks,
+          do: for(d <- split, do: {elem(c.offsets, d), elem(c.offsets, d) + elem(c.sizes, d)})
+
+    cond do
+      length(split) <= @max_split ->
+        corners(boxes) == corners([for(d <- split, do: {0, elem(shape, d)})])
+
+      length(boxes) <= @max_compared ->
+        not overlap?(boxes)
+
+      true ->
+        fail(:limit, "#{Error.quoted(name)} is split in more than #{@max_split} dimensions")
+    end
+  end
+
+  defp dimensions({}), do: []
+  defp dimensions(shape), do: Enum.to_list(0..(tuple_size(shape) - 1))
+
+  # The corners of the boxes, with the sign that each has in the sum of their indicator functions, without those that
+  # cancel out. Boxes cover a box exactly if they have its corners: a function is determined by its mixed difference.
+  defp corners(boxes) do
+    boxes
+    |> Enum.reduce(%{}, fn box, sums -> add_corners(box, [], 1, sums) end)
+    |> Enum.reject(fn {_, sum} -> sum == 0 end)
+    |> Map.new()
+  end
+
+  defp add_corners([], corner, sign, sums), do: Map.update(sums, corner, sign, &(&1 + sign))
+
+  defp add_corners([{from, to} | ranges], corner, sign, sums) do
+    sums = add_corners(ranges, [from | corner], sign, sums)
+    add_corners(ranges, [to | corner], -sign, sums)
+  end
+
   defp overlap?([]), do: false
 
-  defp overlap?([chunk | chunks]),
-    do: Enum.any?(chunks, &intersection(chunk, &1)) or overlap?(chunks)
+  defp overlap?([box | boxes]) do
+    meets? = fn other ->
+      Enum.zip(box, other) |> Enum.all?(fn {{a, b}, {c, d}} -> max(a, c) < min(b, d) end)
+    end
+
+    Enum.any?(boxes, meets?) or overlap?(boxes)
+  end
 
   # Returns the offsets and sizes of what two boxes have in common, or nil.
   @spec intersection(map(), map()) :: {[non_neg_integer()], [pos_integer()]} | nil
   def intersection(a, b) do
+    lists = Enum.map([a.offsets, a.sizes, b.offsets, b.sizes], &Tuple.to_list/1)
+
     pairs =
-      for {oa, sa, ob, sb} <- Enum.zip([a.offsets, a.sizes, b.offsets, b.sizes]) do
+      for {oa, sa, ob, sb} <- Enum.zip(lists) do
         from = max(oa, ob)
         {from, min(oa + sa, ob + sb) - from}
       end
@@ -218,7 +323,7 @@ defmodule ExTorch.DCP.Metadata do
   def pickle(items) do
     state = [
       {"state_dict_metadata", dict(for item <- items, do: {item.name, describe(item)})},
-      {"planner_data", dict(for item <- items, do: {item.name, List.to_tuple(item.path)})},
+      {"planner_data", dict(for item <- items, do: {item.name, item.path})},
       {"storage_data", dict(Enum.flat_map(items, &places/1))},
       {"storage_meta", nil},
       {"version", "1.0.0"}
@@ -282,7 +387,7 @@ defmodule ExTorch.DCP.Metadata do
     object("torch.distributed.checkpoint.filesystem", "_StorageInfo", state)
   end
 
-  defp size(dims), do: call("torch", "Size", {List.to_tuple(dims)})
+  defp size(dims), do: call("torch", "Size", {dims})
   defp dict(pairs), do: %Dict{pairs: pairs}
 
   defp call(module, name, args),

@@ -3,6 +3,9 @@ defmodule ExTorch.DCP.Part do
   # A part of a file as a source of its own: each item of a .distcp file is a whole file of torch.save.
   @behaviour ExTorch.Source
 
+  require Record
+  Record.defrecordp(:file_info, Record.extract(:file_info, from_lib: "kernel/include/file.hrl"))
+
   @enforce_keys [:file, :offset, :length]
   defstruct [:file, :offset, :length]
 
@@ -33,10 +36,21 @@ defmodule ExTorch.DCP.Part do
   # Only for regular files: a FIFO would block.
   @spec file_size(Path.t()) :: {:ok, non_neg_integer()} | {:error, atom()}
   def file_size(path) do
+    with {:ok, size, _id} <- identify(path), do: {:ok, size}
+  end
+
+  # Returns the size, and what is equal for two names of one file.
+  @spec identify(Path.t()) :: {:ok, non_neg_integer(), term()} | {:error, atom()}
+  def identify(path) do
     case :file.read_file_info(path, [:raw]) do
-      {:ok, info} when elem(info, 2) == :regular -> {:ok, elem(info, 1)}
-      {:ok, _other} -> {:error, :einval}
-      {:error, reason} -> {:error, reason}
+      {:ok, info} when elem(info, 2) == :regular ->
+        {:ok, elem(info, 1), {file_info(info, :major_device), file_info(info, :inode)}}
+
+      {:ok, _other} ->
+        {:error, :einval}
+
+      {:error, reason} ->
+        {:error, reason}
     end
   end
 end

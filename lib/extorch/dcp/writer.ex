@@ -75,26 +75,25 @@ defmodule ExTorch.DCP.Writer do
   end
 
   defp item(path, %Tensor{} = tensor) do
-    offsets = tensor.shape |> Tuple.to_list() |> Enum.map(fn _ -> 0 end)
-    tensor_item(path, tensor, offsets, Tuple.to_list(tensor.shape))
+    tensor_item(path, tensor, Tuple.duplicate(0, tuple_size(tensor.shape)), tensor.shape)
   end
 
   defp item(path, %Chunk{tensor: tensor, offsets: offsets, shape: shape}),
-    do: tensor_item(path, tensor, Tuple.to_list(offsets), Tuple.to_list(shape))
+    do: tensor_item(path, tensor, offsets, shape)
 
   defp item(path, value),
-    do: {value, %{name: name(path), path: path, kind: :value}}
+    do: {value, %{name: name(path), path: List.to_tuple(path), kind: :value}}
 
   defp tensor_item(path, tensor, offsets, shape) do
     {Tensor.contiguous(tensor),
      %{
        name: name(path),
-       path: path,
+       path: List.to_tuple(path),
        kind: :tensor,
        dtype: tensor.dtype,
        shape: shape,
        requires_grad: Tensor.requires_grad(tensor),
-       chunks: [%{offsets: offsets, sizes: Tuple.to_list(tensor.shape)}]
+       chunks: [%{offsets: offsets, sizes: tensor.shape}]
      }}
   end
 
@@ -188,8 +187,9 @@ defmodule ExTorch.DCP.Writer do
       used = MapSet.new(items, fn item -> item |> places() |> Enum.map(& &1.file) end)
       used = used |> Enum.concat() |> MapSet.new()
 
+      # The old .metadata may name any file of the folder.
       for name <- old ++ Enum.map(parts, & &1.file),
-          name not in used,
+          name not in used and name =~ ~r/\A__\d+_\d+\.distcp\z/,
           do: :file.delete(Path.join(folder, name))
 
       :ok
@@ -205,13 +205,8 @@ defmodule ExTorch.DCP.Writer do
 
   # Joins what several writers have of one name. The order is that of the first writer.
   defp merge(items) do
-    merged =
-      items
-      |> Enum.map(& &1.name)
-      |> Enum.uniq()
-      |> Enum.map(fn name -> items |> Enum.filter(&(&1.name == name)) |> merge_item() end)
-
-    {:ok, merged}
+    by_name = Enum.group_by(items, & &1.name)
+    {:ok, for(name <- items |> Enum.map(& &1.name) |> Enum.uniq(), do: merge_item(by_name[name]))}
   catch
     {:corrupt, error} -> {:error, %{error | reason: :bad_argument}}
   end

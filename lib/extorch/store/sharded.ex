@@ -219,8 +219,11 @@ defmodule ExTorch.Store.Sharded do
   defp close_all(shards), do: Enum.each(shards, fn {_, ckpt} -> Checkpoint.close(ckpt) end)
 
   defp open_all(index, weight_map, opts) do
-    weight_map
-    |> ShardIndex.shards()
+    names = ShardIndex.shards(weight_map)
+    limits = Keyword.put(opts[:limits] || [], :files, max(length(names), 1))
+    opts = Keyword.put(opts, :limits, limits)
+
+    names
     |> Enum.reduce_while({:ok, %{}}, fn name, {:ok, shards} ->
       with :ok <- check_inside(name, index),
            {:ok, ckpt} <- Checkpoint.open(Source.sibling(index, name), opts) do

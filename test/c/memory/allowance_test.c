@@ -9,9 +9,10 @@
 static int64_t live(void) { return atomic_load(&xt_memory_live.bytes); }
 
 static void depends_on_the_size_of_the_file_only(void) {
-  CHECK(xt_allowance_for(0) == 56 << 20);
-  CHECK(xt_allowance_for(1000) == (56 << 20) + 15000);
-  CHECK(xt_allowance_for(UINT64_MAX) == UINT64_MAX && xt_allowance_for(UINT64_MAX / 15) == UINT64_MAX);
+  CHECK(xt_allowance_for(0, 0) == 56 << 20 && xt_allowance_for(0, 1) == 56 << 20);
+  CHECK(xt_allowance_for(1000, 1) == (56 << 20) + 15000);
+  CHECK(xt_allowance_for(1000, 56) == (1 << 20) + 15000 && xt_allowance_for(0, UINT64_MAX) == 8192);
+  CHECK(xt_allowance_for(UINT64_MAX, 1) == UINT64_MAX && xt_allowance_for(UINT64_MAX / 15, 1) == UINT64_MAX);
 }
 
 static void allows_the_limit_and_nothing_more(void) {
