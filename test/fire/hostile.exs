@@ -4,9 +4,9 @@
 #     MIX_ENV=test mix run --no-deps-check test/fire/hostile.exs all [TURN]
 #
 # With a number of seconds, the first round has every file in its usual size, in an order that depends on the seed.
-# Further rounds choose the size. With `all`, every file is given once to every call with every option, however long it
-# takes: about 20 minutes on two cores. Pickles are in a zip file and in one other container, which TURN (0 to 4)
-# chooses.
+# Further rounds choose the size. With `all`, every file, also every fixture of the other tests, is given once to every
+# call with every option, however long it takes: about 20 minutes on two cores. Pickles are in a zip file and in one
+# other container. A TURN of 1 to 4 gives only the pickles, in another container than the turns before.
 #
 # The environment variables NAME and CALL limit the files and the calls to those whose names contain them, FORM=short
 # takes the calls of the test, and TRACE=1 prints the time of each file.

@@ -3,8 +3,9 @@ defmodule ExTorch.HostileFiles.Catalogue do
   # All files of the catalogue: the pickles in each container, and the files of the other modules. An element is a map:
   # `name`, `n` (the size, a number whose meaning is the file's own), `range` of sizes, `make` (the function from a size
   # to the bytes, or to the files of a directory), `expect` (the acceptable answers), `stream` (further answers that are
-  # acceptable from streams) and `kind` (:file or :index).
-  alias ExTorch.HostileFiles.{Archives, Gzips, Machine, Rebuilds, References, Texts, Zips}
+  # acceptable from streams) and `kind`: a :file, an :index (the first file of a directory), or a :folder.
+  alias ExTorch.HostileFiles.{Archives, Cycles, Fixtures, Folders, Gzips, Machine}
+  alias ExTorch.HostileFiles.{Rebuilds, References, Texts, Zips}
   alias ExTorch.Test.{Formats, Pickle, Zip}
 
   # 16 bytes: four floats, or two int64.
@@ -15,10 +16,17 @@ defmodule ExTorch.HostileFiles.Catalogue do
     pickles() ++ packed(turn) ++ whole()
   end
 
+  @doc """
+  All files and the fixtures of the other tests (`turn` 0), or what differs in a later turn: the pickles in another
+  container.
+  """
+  def turn(0), do: all(0) ++ Fixtures.all()
+  def turn(turn), do: packed(turn)
+
   @doc "The files of the short form, without the other containers of pickles."
   def short, do: pickles() ++ whole()
 
-  defp whole, do: Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all()
+  defp whole, do: Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all() ++ Folders.all()
 
   @doc "The bytes of a file of the given size, or the files of a directory."
   def bytes(file, n), do: file.make.(n)
@@ -29,9 +37,11 @@ defmodule ExTorch.HostileFiles.Catalogue do
   defp all_pickles,
     do:
       for(
-        {name, n, low, high, expect, make} <- References.all() ++ Machine.all() ++ Rebuilds.all(),
+        {name, n, low, high, expect, make} <- all_values(),
         do: {name, n, low, high, expect, fn tensor, n -> ["(", make.(tensor, n), "t"] end}
       ) ++ Machine.plain()
+
+  defp all_values, do: References.all() ++ Cycles.all() ++ Machine.all() ++ Rebuilds.all()
 
   defp packed(turn) do
     for {pickle, i} <- Enum.with_index(all_pickles()),

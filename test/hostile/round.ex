@@ -18,12 +18,12 @@ defmodule ExTorch.HostileFiles.Round do
   end
 
   @doc """
-  Gives every file of the catalogue in its usual size to every call that differs, with one VM for each core. Prints each
-  failure. `turn` chooses the second container of the pickles.
+  Gives every file of the catalogue in its usual size, and every fixture, to every call that differs, with one VM for
+  each core. Prints each failure. `turn` chooses the second container of the pickles; a turn above 0 has only these.
   """
   def complete(turn, opts) do
     workers = max(1, System.schedulers_online())
-    files = for file <- Catalogue.all(turn), String.contains?(file.name, opts[:name]), do: file
+    files = for file <- Catalogue.turn(turn), String.contains?(file.name, opts[:name]), do: file
 
     files
     |> Enum.with_index()
@@ -121,20 +121,28 @@ defmodule ExTorch.HostileFiles.Round do
 
     files =
       case Catalogue.bytes(file, n) do
-        [{_, _} | _] = files when file.kind == :index -> files
+        [{_, _} | _] = files when file.kind in [:index, :folder] -> files
         bytes -> [{"file", bytes}]
       end
 
-    for {name, bytes} <- files, do: File.write!(Path.join(dir, name), bytes)
-
-    bytes =
-      for {name, _} <- files, reduce: 0, do: (sum -> sum + File.stat!(Path.join(dir, name)).size)
-
-    [{name, _} | _] = files
+    for {name, bytes} <- files, do: write(Path.join(dir, name), bytes)
+    bytes = for {name, _} <- files, reduce: 0, do: (sum -> sum + size_of(Path.join(dir, name)))
+    name = if file.kind == :folder, do: "", else: files |> hd() |> elem(0)
     # The bytes of the file are garbage now, and may be many.
     :erlang.garbage_collect()
     slack = opts[:slack] || 1
     Map.merge(file, %{n: n, bytes: bytes, path: Path.join(dir, name), slack: slack})
+  end
+
+  defp write(path, {:link, target}), do: File.ln_s!(target, path)
+  defp write(path, :fifo), do: {_, 0} = System.cmd("mkfifo", [path])
+  defp write(path, bytes), do: File.write!(path, bytes)
+
+  defp size_of(path) do
+    case File.lstat!(path) do
+      %{type: :regular, size: size} -> size
+      _ -> 0
+    end
   end
 
   def with_directory(suffix \\ "", fun) do

@@ -2,7 +2,7 @@ defmodule ExTorch.HostileFiles.Texts do
   @moduledoc false
   # Hostile JSON: safetensors files and the indexes of sharded checkpoints.
   import ExTorch.HostileFiles.Entry
-  alias ExTorch.Test.Formats
+  alias ExTorch.Test.{Formats, Pickle, Zip}
 
   def all, do: safetensors() ++ indexes()
 
@@ -277,6 +277,98 @@ defmodule ExTorch.HostileFiles.Texts do
           ]
         end
       ),
+      index(
+        "index: many deflated shards",
+        100,
+        2..500,
+        [:corrupt, :limit, :not_found, :ok],
+        fn n ->
+          pickle =
+            Pickle.make([
+              "}(",
+              Pickle.text("w"),
+              Pickle.tensor(),
+              Pickle.text("l"),
+              "](",
+              :binary.copy("}", 100_000),
+              "eu"
+            ])
+
+          shard =
+            Zip.make([
+              Zip.deflated({"archive/data.pkl", pickle}),
+              {"archive/data/0", <<0::128>>},
+              {"archive/version", "3\n"}
+            ])
+
+          [
+            map(for i <- 1..n, do: {"w#{i}", "s#{i}.bin"})
+            | for(i <- 1..n, do: {"s#{i}.bin", shard})
+          ]
+        end
+      ),
+      index(
+        "index: many links to one shard",
+        200,
+        2..2000,
+        [:ambiguous, :limit],
+        fn n ->
+          links = for i <- 1..n, do: {"s#{i}", {:link, "s"}}
+
+          [
+            map(for i <- 1..n, do: {"w#{i}", "s#{i}"}),
+            {"s", shard.(["w" | Enum.map(1..n, &"w#{&1}")])} | links
+          ]
+        end
+      ),
+      index("index: itself as shard", 1, 1..1, [:corrupt, :forbidden], fn _ ->
+        [map([{"w", "model.safetensors.index.json"}])]
+      end),
+      index("index: another index as shard", 1, 1..1, [:corrupt, :forbidden, :io], fn _ ->
+        {_, text} = map([{"w", "model.safetensors.index.json"}])
+        [map([{"w", "other.safetensors.index.json"}]), {"other.safetensors.index.json", text}]
+      end),
+      index("index: a shard that is a FIFO", 1, 1..1, [:io, :corrupt, :not_found], fn _ ->
+        [map([{"w", "s"}]), {"s", :fifo}]
+      end),
+      index(
+        "index: a shard that is a link to a device",
+        1,
+        1..1,
+        [:io, :corrupt, :not_found],
+        fn _ ->
+          [map([{"w", "s"}]), {"s", {:link, "/dev/zero"}}]
+        end
+      ),
+      index("index: a FIFO", 1, 1..1, [:io, :corrupt, :not_found], fn _ ->
+        [{"model.safetensors.index.json", :fifo}]
+      end),
+      index("index: a link to a device", 1, 1..1, [:io, :corrupt, :not_found], fn _ ->
+        [{"model.safetensors.index.json", {:link, "/dev/zero"}}]
+      end),
+      index("index: a NUL after the text", 1, 1..1, [:corrupt, :not_found], fn _ ->
+        [json(~s({"weight_map":{"w":"s"}}\0{"weight_map":{}}))]
+      end),
+      index("index: spaces", 5_000_000, 10..50_000_000, [:corrupt, :not_found, :limit], fn n ->
+        [json(:binary.copy(" ", n) <> ~s({"weight_map":{"w":"s"}}) <> :binary.copy("\n", n))]
+      end),
+      index("index: values that are not names", 1000, 1..100_000, [:corrupt], fn n ->
+        [json(~s({"weight_map":{) <> Enum.map_join(1..n, ",", &~s("w#{&1}":[#{&1}])) <> "}}")]
+      end),
+      index(
+        "index: names of escapes",
+        300_000,
+        1..1_000_000,
+        [:corrupt, :not_found, :limit, :forbidden, :io],
+        fn n ->
+          [
+            json(
+              ~s({"weight_map":{"#{:binary.copy("\\u0000\\n", n)}":"#{:binary.copy("\\u001b", n)}"}})
+            )
+          ]
+        end
+      ),
+      index("index: no bytes", 1, 1..1, [:corrupt, :truncated], fn _ -> [json("")] end),
       index(
         "index: a bomb as shard",
         30_000_000,
