@@ -11,6 +11,7 @@ defmodule ExTorch.Preview do
 
   # Larger tensors are sampled for statistics.
   @limit 65_536
+  @max_dense 4 * 1024 * 1024
   @max_lines 2_000
 
   @type table :: {columns :: [atom()], rows :: [[term()]]}
@@ -109,13 +110,19 @@ defmodule ExTorch.Preview do
   defp describe(%Tensor{device: :meta}), do: {:error, "a tensor on the device meta has none"}
 
   defp describe(tensor) do
+    if Tensor.strides(tensor) == nil and Tensor.numel(tensor) > @max_dense,
+      do: {:error, "the tensor is sparse and would be too large if it were dense"},
+      else: describe_plain(tensor)
+  rescue
+    error in Error -> {:error, error.message}
+  end
+
+  defp describe_plain(tensor) do
     plain = tensor |> Pieces.plain() |> Tensor.to(device: :cpu)
     part = Sample.view(plain, @limit)
     {stats, counts} = Histogram.of(part)
     sampled = if Tensor.numel(part) < Tensor.numel(plain), do: Tensor.numel(part)
     {:ok, stats, counts, sampled, Picture.html(plain, stats)}
-  rescue
-    error in Error -> {:error, error.message}
   end
 
   # A histogram as SVG.

@@ -127,6 +127,58 @@ defmodule ExTorch.ReportTest do
     assert reason(fn -> Report.html(path, stats: :some) end) == :bad_argument
   end
 
+  test "numbers at the limits of float64", %{tmp_dir: dir} do
+    path =
+      saved!(
+        dict([
+          {"wide", ExTorch.tensor([1.7e308, -1.7e308], dtype: :float64)},
+          {"large", ExTorch.tensor([1.0e200, 1.0e200], dtype: :float64)},
+          {"far", ExTorch.tensor([1.0e160, -1.0e160], dtype: :float64)},
+          {"small", ExTorch.tensor([5.0e-324, 0.0], dtype: :float64)},
+          {"int", ExTorch.tensor([2 ** 63 - 1, -(2 ** 63)])}
+        ]),
+        dir
+      )
+
+    data = report(path)
+
+    assert {data["state"], data["max"]} ==
+             {"eeeee", [1.7e308, 1.0e200, 1.0e160, 5.0e-324, 9.223e18]}
+
+    assert [nil, 1.0e200, _, _, _] = data["mean"]
+
+    for name <- ["wide", "large", "far", "small", "int"] do
+      assert ExUnit.CaptureIO.capture_io(fn ->
+               assert ExTorch.CLI.run(["show", path, name]) == 0
+             end) =~ ~r/█ [12]\n/
+
+      assert ExTorch.Preview.tensor_html(ExTorch.load!(path)[name]) =~ "<svg"
+    end
+  end
+
+  test "every fixture has a report, and its tensors a preview" do
+    files = Path.wildcard("test/fixtures/{*,more}/*.{pt,ptl,pkl,npy,npz,safetensors,gz}")
+    assert length(files) > 80
+
+    for file <- Enum.uniq(files), {:ok, page} <- [Report.html(file)] do
+      data = data(page)
+      refute data["state"] =~ "x", file
+      assert String.length(data["state"]) == length(data["bytes"])
+      ckpt = ExTorch.Checkpoint.open!(file)
+
+      for html <- [ExTorch.Preview.structure_html(ckpt), ExTorch.Preview.treemap_html(ckpt)],
+          do: assert(is_binary(html))
+
+      for {_, %Tensor{} = tensor} <- ExTorch.Checkpoint.stream(ckpt, only: &known?(ckpt, &1)),
+          do: assert(ExTorch.Preview.tensor_html(tensor) =~ "<dl")
+
+      ExTorch.Checkpoint.close(ckpt)
+    end
+  end
+
+  # Whether the linked LibTorch has the dtype, and the name is one tensor's.
+  defp known?(ckpt, name), do: match?({:ok, _}, ExTorch.Checkpoint.tensor(ckpt, name))
+
   @hostile [
     "</script><script>alert(1)</script>",
     "<!--<script>",

@@ -131,15 +131,18 @@ defmodule ExTorch.CLI.Show do
   defp statistic(key, value, _options), do: "#{String.pad_trailing("#{key}", 9)}#{value}\n"
 
   defp histogram(%{min: min, max: max}, bins, options) do
-    step = (max - min) / length(bins)
+    step = max / length(bins) - min / length(bins)
     most = Enum.max([1 | bins])
 
     for {count, i} <- Enum.with_index(bins) do
-      from = :erlang.float_to_binary(min + i * step, decimals: 4)
+      from = start(min + i * step)
       bar = String.duplicate("█", ceil(count * @width / most))
       [String.pad_leading(from, 14), "  ", CLI.color(bar, :cyan, options), " #{count}\n"]
     end
   end
+
+  defp start(number) when abs(number) < 1.0e8, do: :erlang.float_to_binary(number, decimals: 4)
+  defp start(number), do: :erlang.float_to_binary(number, scientific: 4)
 
   # ---- JSON ----
 

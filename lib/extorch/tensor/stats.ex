@@ -16,7 +16,7 @@ defmodule ExTorch.Tensor.Stats do
           std: float() | nil
         }
 
-  # min, max, mean and std are those of the finite values.
+  # min, max, mean and std are those of the finite values; mean and std are nil if they exceed a float64.
   @spec of(Tensor.t()) :: t()
   def of(tensor) do
     zero = %{numel: 0, nan: 0, infinite: 0, zeros: 0, min: nil, max: nil, mean: 0.0, m2: 0.0}
@@ -24,7 +24,7 @@ defmodule ExTorch.Tensor.Stats do
     {m2, total} = Map.pop!(total, :m2)
     count = finite(total)
 
-    if count == 0,
+    if count == 0 or m2 == :overflow,
       do: Map.merge(total, %{mean: nil, std: nil}),
       else: Map.put(total, :std, :math.sqrt(max(m2 / count, 0.0)))
   end
@@ -55,12 +55,19 @@ defmodule ExTorch.Tensor.Stats do
   @spec histogram(Tensor.t(), t(), pos_integer()) :: [non_neg_integer()]
   def histogram(_tensor, %{min: nil}, bins), do: List.duplicate(0, bins)
 
+  # A single value is in the middle.
+  def histogram(_tensor, %{min: same, max: same} = stats, bins),
+    do: List.replace_at(List.duplicate(0, bins), div(bins, 2), finite(stats))
+
   def histogram(tensor, %{min: low, max: high} = stats, bins) do
     finite = if stats.nan + stats.infinite == 0, do: & &1, else: &finite_values/1
+    # The width of an interval must be a float64, too.
+    scale = if max(-low, high) > 1.0e300, do: 1.0e-10, else: 1.0
+    scaled = if scale == 1.0, do: & &1, else: &ExTorch.mul(&1, scale)
 
     tensor
     |> pieces()
-    |> Stream.map(&ExTorch.op("histc", [finite.(&1), bins, low, high]))
+    |> Stream.map(&ExTorch.op("histc", [scaled.(finite.(&1)), bins, low * scale, high * scale]))
     |> Enum.reduce(List.duplicate(0, bins), fn counts, total ->
       Enum.zip_with(total, Tensor.to_list(counts), &(&1 + round(&2)))
     end)
@@ -97,18 +104,20 @@ defmodule ExTorch.Tensor.Stats do
   defp spread(values) do
     {variance, mean} = ExTorch.op("var_mean", [values, false])
     {min, max} = ExTorch.op("aminmax", [values])
-    m2 = Tensor.to_list(variance) * Tensor.numel(values)
-    %{min: Tensor.to_list(min), max: Tensor.to_list(max), mean: Tensor.to_list(mean), m2: m2}
+    [variance, mean, min, max] = Enum.map([variance, mean, min, max], &Tensor.to_list/1)
+    count = Tensor.numel(values)
+
+    # The largest float64 is 1.8e308.
+    if is_float(variance) and is_float(mean) and variance < 1.0e308 / count,
+      do: %{min: min, max: max, mean: mean, m2: variance * count},
+      else: %{min: min, max: max, mean: 0.0, m2: :overflow}
   end
 
   defp count(op, x), do: Tensor.to_list(ExTorch.sum(ExTorch.op(op, [x])))
   defp finite(stats), do: stats.numel - stats.nan - stats.infinite
 
-  # The mean, and the sum of the squared distances from it, of both parts (Chan's formula).
   defp merge(a, b) do
-    {n_a, n_b} = {finite(a), finite(b)}
-    n = max(n_a + n_b, 1)
-    delta = b.mean - a.mean
+    {mean, m2} = moments(a, finite(a), b, finite(b))
 
     %{
       numel: a.numel + b.numel,
@@ -117,10 +126,25 @@ defmodule ExTorch.Tensor.Stats do
       zeros: a.zeros + b.zeros,
       min: pick(a.min, b.min, &min/2),
       max: pick(a.max, b.max, &max/2),
-      mean: a.mean + delta * n_b / n,
-      m2: a.m2 + b.m2 + delta * delta * n_a * n_b / n
+      mean: mean,
+      m2: m2
     }
   end
+
+  # The mean, and the sum of the squared distances from it, of both parts (Chan's formula).
+  defp moments(_a, 0, b, _), do: {b.mean, b.m2}
+  defp moments(a, _, _b, 0), do: {a.mean, a.m2}
+
+  defp moments(%{m2: m2_a} = a, n_a, %{m2: m2_b} = b, n_b)
+       when is_float(m2_a) and is_float(m2_b) do
+    n = n_a + n_b
+    delta = b.mean - a.mean
+    {a.mean + delta * n_b / n, m2_a + m2_b + delta * delta * n_a * n_b / n}
+  rescue
+    ArithmeticError -> {0.0, :overflow}
+  end
+
+  defp moments(_a, _n_a, _b, _n_b), do: {0.0, :overflow}
 
   defp pick(nil, b, _fun), do: b
   defp pick(a, nil, _fun), do: a
