@@ -131,11 +131,12 @@ defmodule ExTorch.CLI.Show do
   defp statistic(key, value, _options), do: "#{String.pad_trailing("#{key}", 9)}#{value}\n"
 
   defp histogram(%{min: min, max: max}, bins, options) do
-    step = max / length(bins) - min / length(bins)
     most = Enum.max([1 | bins])
 
     for {count, i} <- Enum.with_index(bins) do
-      from = start(min + i * step)
+      # Between the two, so that it cannot exceed a float64.
+      part = i / length(bins)
+      from = start(min * (1 - part) + max * part)
       bar = String.duplicate("█", ceil(count * @width / most))
       [String.pad_leading(from, 14), "  ", CLI.color(bar, :cyan, options), " #{count}\n"]
     end
