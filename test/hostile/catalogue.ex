@@ -4,7 +4,7 @@ defmodule ExTorch.HostileFiles.Catalogue do
   # `name`, `n` (the size, a number whose meaning is the file's own), `range` of sizes, `make` (the function from a size
   # to the bytes, or to the files of a directory), `expect` (the acceptable answers), `stream` (further answers that are
   # acceptable from streams) and `kind`: a :file, an :index (the first file of a directory), or a :folder.
-  alias ExTorch.HostileFiles.{Archives, Cycles, Fixtures, Folders, Gzips, Machine}
+  alias ExTorch.HostileFiles.{Archives, Arrays, Cycles, Fixtures, Folders, Gzips, Machine}
   alias ExTorch.HostileFiles.{Rebuilds, References, Texts, Zips}
   alias ExTorch.Test.{Formats, Pickle, Zip}
 
@@ -26,7 +26,9 @@ defmodule ExTorch.HostileFiles.Catalogue do
   @doc "The files of the short form, without the other containers of pickles."
   def short, do: pickles() ++ whole()
 
-  defp whole, do: Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all() ++ Folders.all()
+  defp whole,
+    do:
+      Zips.all() ++ Archives.all() ++ Gzips.all() ++ Texts.all() ++ Folders.all() ++ Arrays.all()
 
   @doc "The bytes of a file of the given size, or the files of a directory."
   def bytes(file, n), do: file.make.(n)

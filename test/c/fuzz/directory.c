@@ -1,6 +1,7 @@
 /* Fuzz target (`make fuzz`): mutated headers and directories in files that are otherwise correct. The first byte of the
  * input chooses what is mutated, the second the options and the third the pieces for the push parser. */
 #include "containers.h"
+#include "core/formats/npy_header.h"
 #include "pushing.h"
 #include "tar_members.h"
 
@@ -14,6 +15,7 @@ enum {
   TAR_TENSORS,
   SYS_INFO,
   SAFETENSORS_FIELDS,
+  NPY_TEXT,
   KINDS
 };
 enum { STRICT = 1, VERIFY = 2 }; /* the other options depend on the kind */
@@ -137,6 +139,48 @@ static void make_shifted_safetensors(choices *in, xt_buffer *out) {
   xt_buffer_le(out, (uint64_t)size, 8);
   xt_buffer_put(out, json, (size_t)size);
   xt_buffer_put(out, content, at < 0 ? 0 : (size_t)at);
+}
+
+/* ---- Arrays of numpy: a mutated text, alone or in an .npz file ---- */
+
+enum { IN_ZIP = 16, LONG_LENGTH = 32 }; /* besides DEFLATED and SIZES_BEFORE */
+
+static void make_array(const uint8_t *text, size_t size, bool long_length, xt_buffer *out) {
+  uint8_t content[1 << 16];
+  xt_npy_header header;
+  xt_error error;
+  size_t room = long_length ? size : size & 0xffff;
+  xt_buffer_put(out, XT_NPY_MAGIC, sizeof XT_NPY_MAGIC - 1);
+  xt_buffer_le(out, long_length ? 2 : 1, 2);
+  xt_buffer_le(out, room, long_length ? 4 : 2);
+  xt_buffer_put(out, text, room);
+  bool fits = xt_npy_read_header(out->data, out->size, "x", &header, &error) == XT_STATUS_ok;
+  size_t bytes = !fits ? 24 : header.bytes < sizeof content ? (size_t)header.bytes : sizeof content;
+  fill_content("", 0, content, bytes);
+  xt_buffer_put(out, content, bytes);
+}
+
+static void make_arrays(choices *in, uint8_t options, xt_buffer *out) {
+  xt_buffer array = {0};
+  char name[32] = "a.npy";
+  size_t name_size = 5;
+  bool described = !(options & SIZES_BEFORE), deflated = options & DEFLATED;
+  if (options & IN_ZIP && choose_byte(in) % 4 == 0) {
+    name_size = choose_byte(in) % (sizeof name - 4);
+    for (size_t i = 0; i < name_size; i++) name[i] = (char)choose_byte(in);
+    if (choose_byte(in) % 4) memcpy(name + name_size, ".npy", 4), name_size += 4;
+  }
+  make_array(in->data + in->at, in->size - in->at, options & LONG_LENGTH, &array);
+  if (!(options & IN_ZIP)) {
+    *out = array;
+    return;
+  }
+  zip_record records[] = {{"first.npy", 9, array.data, array.size, !deflated, described},
+                          {name, name_size, array.data, array.size, deflated, described}};
+  zip_writer z = {.zip64 = false};
+  zip_write(&z, records, 2);
+  *out = z.out;
+  xt_buffer_free(&array);
 }
 
 /* ---- Legacy and streaming: a mutated list of the storages that follow ---- */
@@ -286,6 +330,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   case ZIP_FIELDS: make_zip(&in, options, &file); break;
   case SAFETENSORS_HEADER: make_safetensors(in.data, in.size, &file); break;
   case SAFETENSORS_FIELDS: make_shifted_safetensors(&in, &file); break;
+  case NPY_TEXT: make_arrays(&in, options, &file); break;
   case LEGACY_KEYS:
   case SYS_INFO: make_legacy(in.data, in.size, kind == SYS_INFO, &file); break;
   case STREAM_LIST: make_stream(in.data, in.size, &file); break;

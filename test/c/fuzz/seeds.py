@@ -75,6 +75,8 @@ for path in sorted(fixtures.rglob("*")):
     if path.suffix == ".safetensors":
         size = int.from_bytes(data[:8], "little")
         put("directory", name, bytes([1, 0, 1]) + data[8 : 8 + size])
+    if path.suffix == ".npy":
+        put("directory", name, bytes([9, 0, 1]) + data[10 : 10 + int.from_bytes(data[8:10], "little")])
     for format, pickle in members(path, data):
         put("pickle", f"{name}.{format}", bytes([format, 2, 129, 0]) + pickle)
         if format == ZIP:
@@ -87,6 +89,13 @@ for part in range(6):
     for field in range(14):
         put("directory", f"zip.{part}.{field}", bytes([0, field % 2, 1, part, 1, field, 1, 1]))
 put("directory", "safetensors.fields", bytes([8, 0, 1, 5] + [2, 3, 0, 0, 0, 0] * 5))
+# Texts of arrays, alone and in .npz files: stored and deflated, sizes before and after, a long length.
+for i, (descr, order, shape) in enumerate([("'<f4'", "False", "(2, 3)"), ("'>i8'", "True", "(3, 2, 1)"), ("'|u1'", "False", "()"),
+                                           ("'|b1'", "False", "(0, 5)"), ("'<c16'", "True", "(1,)"), ("'<f2'", "False", "(7,)"),
+                                           ("'|O'", "False", "(2,)"), ("[('a', '<i4'), ('b', '|S3')]", "False", "(2,)")]):
+    text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    for options in (0, 16, 20, 24, 28, 32, 48):
+        put("directory", f"npy.{i}.{options}", bytes([9, options, 1]) + (b"\1" if options & 16 else b"") + text)
 for field in range(0, 160, 7):
     put("directory", f"tar.{field}", bytes([4, 0, 1, field, 0, 48 + field % 8]))
 for seed in range(24):
@@ -103,7 +112,8 @@ for dtype in range(34):
 
 # The dictionary: the names and signatures in the sources (all literals without spaces), the dtypes, and the opcodes
 # with an argument of zeros.
-words = {b"data_offsets", b"little_endian", b"type_sizes"}
+words = {b"data_offsets", b"little_endian", b"type_sizes", b"'descr': ", b"'fortran_order': ", b"'shape': (", b"'<f4'",
+         b"'>c16'", b"\x93NUMPY\x01\0v\0", b"\x93NUMPY\x02\0v\0\0\0", b"9223372036854775807", b"18446744073709551616"}
 for source in [*core.glob("pickle/rebuild*.[ch]"), *core.glob("formats/*.c"), core / "base" / "dtypes.def"]:
     for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source.read_text()):
         if not re.search(r"[ %]|\.h$", literal):
