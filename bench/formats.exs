@@ -1,5 +1,5 @@
 # Do formats other than zip take longer to open? Opens 20,000 tensors as zip, legacy and safetensors, and compares with
-# Python's safetensors. How much time and memory does one tensor of a 2 GB legacy file take?
+# Python's safetensors. Are .npz files, stored and compressed, read as fast as by numpy? How much time and memory does one tensor of a 2 GB legacy file take?
 Code.require_file("support/data.exs", __DIR__)
 Code.require_file("support/measure.exs", __DIR__)
 alias Bench.{Data, Measure}
@@ -58,6 +58,47 @@ note =
   end
 
 Measure.print("20,000 tensors, safetensors: open and keys, best", ms, note)
+
+# ---- numpy ----
+
+write_arrays = """
+import sys, numpy
+random = numpy.random.default_rng(1)
+large = {"a%d" % i: random.standard_normal(1 << 20, dtype="f4").round(2) for i in range(32)}
+small = {"a%d" % i: numpy.full(64, i, "f4") for i in range(5000)}
+numpy.savez(sys.argv[1], **large)
+numpy.savez_compressed(sys.argv[2], **large)
+numpy.savez(sys.argv[3], **small)
+numpy.savez_compressed(sys.argv[4], **small)
+"""
+
+numpy_load = """
+import sys, time, numpy
+best = 1e9
+for i in range(int(sys.argv[2])):
+    t = time.perf_counter()
+    with numpy.load(sys.argv[1]) as f: x = {name: f[name] for name in f.files}
+    best = min(best, time.perf_counter() - t)
+    del x
+print(best * 1000)
+"""
+
+arrays = [
+  {"128 MB, 32 arrays, npz", "large.npz", 10},
+  {"128 MB, 32 arrays, compressed npz", "large.packed.npz", 3},
+  {"5,000 arrays, npz", "small.npz", 5},
+  {"5,000 arrays, compressed npz", "small.packed.npz", 5}
+]
+
+if Measure.python(write_arrays, for({_label, name, _runs} <- arrays, do: Path.join(dir, name))) do
+  for {label, name, runs} <- arrays do
+    path = Path.join(dir, name)
+    ms = Measure.best_time(runs, fn -> ExTorch.load!(path) end)
+    numpy = numpy_load |> Measure.python([path, "#{runs}"]) |> String.to_float()
+    note = "#{Measure.ratio(numpy, ms)} times as fast as numpy.load (#{Float.round(numpy, 1)} ms)"
+    Measure.print("#{label}: load, best", ms, note)
+  end
+end
 
 large = Data.write_legacy(Path.join(dir, "llm.legacy.pt"), Data.llm_sizes(), 2, "HalfStorage")
 
