@@ -195,13 +195,7 @@ defmodule ExTorch.Checkpoint do
   defp open_native({:binary, binary}, opts) when is_binary(binary), do: open_binary(binary, opts)
   defp open_native(%_{} = source, opts), do: SourceReader.open(source, opts)
 
-  defp open_native(other, _opts) do
-    {:error,
-     Error.new(
-       :bad_argument,
-       "expected a path, a URL, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
-     )}
-  end
+  defp open_native(other, _opts), do: {:error, Source.unknown(other)}
 
   defp open_binary(binary, opts),
     do: Call.checkpoint_open_binary(binary, opts)

@@ -107,7 +107,9 @@ defmodule ExTorch.Error do
   def put_path({:error, error}, source), do: {:error, put_path(error, source)}
 
   def put_path(%__MODULE__{} = error, path) when is_binary(path) do
-    if ExTorch.Options.path?(path), do: %{error | path: path}, else: error
+    if ExTorch.Options.path?(path),
+      do: %{error | path: ExTorch.Source.HTTP.URL.without_secrets(path)},
+      else: error
   end
 
   def put_path(other, _source), do: other

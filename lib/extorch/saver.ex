@@ -3,7 +3,7 @@ defmodule ExTorch.Saver do
   # Saves terms to files and as streams. Native code plans the file and writes it in steps; progress is reported between
   # them.
 
-  alias ExTorch.{DType, Error, Options, Progress, Tensor}
+  alias ExTorch.{DType, Error, Options, Progress, Source, Tensor}
   alias ExTorch.Native.Call
   alias ExTorch.Saver.Cast
 
@@ -187,15 +187,24 @@ defmodule ExTorch.Saver do
 
   def format(format, _path), do: {:ok, format}
 
-  @spec check_path(term()) :: {:ok, Path.t()} | {:error, Error.t()}
-  def check_path(path) when is_binary(path) do
-    if Options.path?(path),
-      do: {:ok, path},
-      else: {:error, Error.new(:not_found, "expected a path, got an empty or invalid string")}
-  end
+  @no_url "URLs are only read (ExTorch.load/2, ExTorch.Source.HTTP): write a file and upload it, or send the chunks of " <>
+            "ExTorch.Streaming.save/2 as the body of a request"
 
-  def check_path(other) do
-    {:error, Error.new(:bad_argument, "expected a path, got #{inspect(other, limit: 5)}")}
+  @spec check_path(term()) :: {:ok, Path.t()} | {:error, Error.t()}
+  def check_path(path) do
+    cond do
+      error = Source.refuse_url(path, @no_url) ->
+        {:error, error}
+
+      not is_binary(path) ->
+        {:error, Error.new(:bad_argument, "expected a path, got #{inspect(path, limit: 5)}")}
+
+      Options.path?(path) ->
+        {:ok, path}
+
+      true ->
+        {:error, Error.new(:not_found, "expected a path, got an empty or invalid string")}
+    end
   end
 
   # Returns the root directory of the records: the file name without its last extension, as torch does it.

@@ -72,10 +72,49 @@ defmodule ExTorch.Source do
   # Returns the source of a URL; other sources as they are.
   @doc false
   @spec resolve(term()) :: {:ok, term()} | {:error, ExTorch.Error.t()}
+  def resolve(%URI{} = uri), do: uri |> URI.to_string() |> resolve()
+
+  def resolve(%module{} = source) do
+    if implements?(module, :read_at, 3), do: {:ok, source}, else: {:error, unknown(source)}
+  end
+
   def resolve(source) do
-    if HTTP.URL.url?(source), do: {:ok, HTTP.new(source)}, else: {:ok, source}
+    case HTTP.URL.any_scheme(source) do
+      nil -> {:ok, source}
+      scheme when scheme in ["http", "https"] -> {:ok, HTTP.new(source)}
+      scheme -> {:error, ExTorch.Error.new(:unsupported, other_scheme(scheme), source)}
+    end
   rescue
     error in ExTorch.Error -> {:error, error}
+  end
+
+  @doc false
+  @spec unknown(term()) :: ExTorch.Error.t()
+  def unknown(other) do
+    ExTorch.Error.new(
+      :bad_argument,
+      "expected a path, a URL, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
+    )
+  end
+
+  defp other_scheme("file"), do: "URLs of files are not supported; use the path"
+
+  defp other_scheme("hf"),
+    do: "hf:// URLs are not supported; use ExTorch.Source.HTTP.hub(repository, file)"
+
+  defp other_scheme(scheme) do
+    "#{scheme}:// URLs are not supported, only http:// and https://; use a URL of HTTP, such as a presigned one, or " <>
+      "implement ExTorch.Source"
+  end
+
+  # Returns the error for a URL where only paths are accepted; nil for others. `instead` says what to do.
+  @doc false
+  @spec refuse_url(term(), String.t()) :: nil | ExTorch.Error.t()
+  def refuse_url(%URI{} = uri, instead), do: uri |> URI.to_string() |> refuse_url(instead)
+
+  def refuse_url(path, instead) do
+    if HTTP.URL.any_scheme(path),
+      do: ExTorch.Error.new(:unsupported, "expected a path, got a URL; #{instead}", path)
   end
 
   # Opens a source, which is a URL, or has a callback for it. Raises what the callback raises.

@@ -108,7 +108,10 @@ defmodule ExTorch.Streaming do
       1
   """
   @spec load(Enumerable.t(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
-  def load(enumerable, opts \\ []) do
+  def load(enumerable, opts \\ [])
+  def load(binary, _opts) when is_binary(binary), do: {:error, no_enumerable(binary)}
+
+  def load(enumerable, opts) do
     enumerable
     |> feed_all(Loader.new(opts))
     |> case do
@@ -116,6 +119,15 @@ defmodule ExTorch.Streaming do
       {:done, term, rest} -> {:ok, term, rest}
       {:error, error} -> {:error, error}
     end
+  end
+
+  defp no_enumerable(binary) do
+    what = if Options.path?(binary), do: "a string", else: "a binary"
+
+    Error.new(
+      :bad_argument,
+      "expected an enumerable of chunks, got #{what}; ExTorch.load/2 reads paths and URLs, and bytes are a list of one chunk"
+    )
   end
 
   # The state of the loader is the accumulator of a suspended reduction, so that it is known if the enumerable raises.
@@ -163,6 +175,7 @@ defmodule ExTorch.Streaming do
   @spec tensors(Enumerable.t(), keyword()) :: Enumerable.t()
   def tensors(enumerable, opts \\ []) do
     options = Loader.check!(opts)
+    if is_binary(enumerable), do: raise(no_enumerable(enumerable))
 
     Stream.resource(
       fn -> {Pull.start(Gzip.counted(enumerable)), {:more, Loader.start(options, false)}} end,

@@ -2,17 +2,22 @@ defmodule ExTorch.Archive.Input do
   @moduledoc false
   # Handles LibTorch's requests to a reader.
 
-  alias ExTorch.Error
+  alias ExTorch.{Error, Source}
   alias ExTorch.Archive.{BinaryReader, FunctionReader, IODevice}
 
   # start: the position of the archive in the reader; position: the current position of the reader
   defstruct [:reader, :start, :size, :position]
 
+  @no_url "ExTorch.load/2 and ExTorch.Checkpoint.open/2 read the tensors of archives from URLs"
+
   # ---- Opening ----
 
   def open(path) when is_binary(path) do
-    case File.open(path, [:read, :raw, :binary]) do
-      {:ok, device} -> begin(%IODevice{device: device, owned?: true})
+    with nil <- Source.refuse_url(path, @no_url),
+         {:ok, device} <- File.open(path, [:read, :raw, :binary]) do
+      begin(%IODevice{device: device, owned?: true})
+    else
+      %Error{} = error -> {:error, error}
       {:error, reason} -> {:error, open_error(reason)}
     end
   end

@@ -18,7 +18,7 @@ defmodule ExTorch.Source.Remote do
   """
   @behaviour ExTorch.Source
 
-  alias ExTorch.{Error, Options}
+  alias ExTorch.{Error, Options, Source}
   alias ExTorch.Source.Remote.Reader
 
   @defaults [timeout: 30_000, window: 16 * 1024 * 1024]
@@ -50,6 +50,8 @@ defmodule ExTorch.Source.Remote do
     for {key, value} <- options,
         not (is_integer(value) and value > 0 and value < 2 ** 40),
         do: Options.invalid!(key, "a positive integer", value)
+
+    if error = Source.refuse_url(path, "use ExTorch.Source.HTTP.new/2"), do: raise(error)
 
     unless is_atom(node) and node not in [nil, true, false] and is_binary(path) and
              Options.path?(path) do

@@ -382,7 +382,11 @@ defmodule ExTorch.Store.Engine do
              }
   def collect_from(%{path: %_{} = source}, _module, _save) do
     {:error,
-     Error.new(:unsupported, "cannot save to this source; use a path", Source.label(source))}
+     Error.new(
+       :unsupported,
+       "cannot save to a URL or another source, which are only read; use a path",
+       Source.label(source)
+     )}
   end
 
   def collect_from(%{path: path, options: options}, module, save) do

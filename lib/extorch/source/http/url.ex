@@ -21,6 +21,25 @@ defmodule ExTorch.Source.HTTP.URL do
 
   def url?(_other), do: false
 
+  # Returns the scheme in lowercase if the text is a URL of any kind, otherwise nil.
+  @spec any_scheme(term()) :: String.t() | nil
+  def any_scheme(text) when is_binary(text) do
+    case Regex.run(~r/\A([a-zA-Z][a-zA-Z0-9+.-]*):\/\//, text) do
+      [_, scheme] -> String.downcase(scheme)
+      nil -> nil
+    end
+  end
+
+  def any_scheme(_other), do: nil
+
+  # Returns a URL of any kind without query, fragment and user information; other text as it is.
+  @spec without_secrets(String.t()) :: String.t()
+  def without_secrets(text) do
+    if any_scheme(text),
+      do: text |> String.replace(~r/[?#].*/s, "") |> String.replace(~r{://[^/]*@}, "://"),
+      else: text
+  end
+
   @spec parse(String.t()) :: {:ok, t()} | {:error, Error.t()}
   def parse(text) do
     with true <- valid_text?(text),
