@@ -260,6 +260,17 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
+  test "an opcode that declares nearly 2 ** 64 bytes" do
+    for start <- ["8R", "N", <<0x80, 5>>, "]("],
+        opcode <- [0x8D, 0x8E, 0x96],
+        size <- [-1, -2, -16, -24] do
+      bytes = start <> <<opcode, size::little-64>> <> :binary.copy("u.PK", 500)
+      assert {:error, %Error{}} = Streaming.load([bytes])
+      assert {:error, %Error{}} = Streaming.load(chunks(bytes, [1]))
+      assert {:error, %Error{}} = ExTorch.load({:binary, bytes})
+    end
+  end
+
   defp first_save(loader, bytes, size, at) do
     piece = binary_part(bytes, at, min(size, byte_size(bytes) - at))
 

@@ -17,7 +17,7 @@ static xt_pickle_scan_result scan_one(const uint8_t *data, size_t size, xt_pickl
   if (left < (size_t)opcode->bytes + opcode->counted) return XT_SCAN_SHORT;
   uint64_t count = xt_le(data + next, opcode->counted);
   if (count > left - opcode->counted) {
-    s->wanted = count < UINT64_MAX - 16 ? count + opcode->counted + 1 : UINT64_MAX;
+    s->wanted = count < XT_SCAN_MOST ? count + opcode->counted + 1 : XT_SCAN_MOST;
     return XT_SCAN_SHORT;
   }
   next += opcode->bytes + opcode->counted + (size_t)count;

@@ -11,6 +11,8 @@ typedef enum {
   XT_SCAN_INVALID /* the byte at `at` is not an opcode */
 } xt_pickle_scan_result;
 
+/* An opcode that declares more is said to need this many bytes: an offset can be added to it. */
+#define XT_SCAN_MOST ((uint64_t)1 << 62)
 enum { XT_SCAN_PAYLOAD = 4096 }; /* opcodes of at least this many bytes hold data rather than structure */
 
 /* Position of the scan; zeroed at the start of a pickle. */
@@ -18,7 +20,7 @@ typedef struct {
   size_t at;
   int line;         /* number of complete text lines found of the opcode at `at` */
   size_t searched;  /* the next line does not end before this position */
-  uint64_t wanted;  /* bytes that the opcode at `at` needs at least */
+  uint64_t wanted;  /* bytes that the opcode at `at` needs at least, up to XT_SCAN_MOST */
   uint64_t payload; /* total bytes of opcodes of XT_SCAN_PAYLOAD bytes and more */
 } xt_pickle_scan_state;
 
