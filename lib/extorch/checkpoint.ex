@@ -63,21 +63,19 @@ defmodule ExTorch.Checkpoint do
   """
 
   alias ExTorch.Checkpoint.{
-    BatchLoad,
     Entry,
     Handle,
     Lookup,
+    Opening,
     Options,
     Partition,
     Reader,
-    SourceReader,
     StateDict,
     Summary
   }
 
-  alias ExTorch.{Error, Filter, Native, Source, Tensor}
+  alias ExTorch.{Error, Filter, Tensor}
   alias ExTorch.DCP.Folder
-  alias ExTorch.Native.Call
 
   @behaviour Access
 
@@ -102,103 +100,11 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Opens a checkpoint. See the module documentation for the options."
   @spec open(source(), keyword()) :: {:ok, t()} | {:error, Error.t()}
-  def open(source, opts \\ []) do
-    options = Options.check!(opts)
-
-    case open_or_folder(source, options) do
-      {:folder, folder} -> {:ok, folder}
-      {:ok, source} -> open_source(source, options)
-      {:stream, stream} -> open_stream(stream, options)
-      {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
-    end
-  end
-
-  # Opens a source, or a folder of torch.distributed.checkpoint as a checkpoint.
-  defp open_or_folder(source, options) do
-    with {:ok, source} <- Source.resolve(source) do
-      if Folder.folder?(source) do
-        with {:ok, folder} <- Folder.open(source, options) do
-          label = Source.label(source)
-          {:folder, %__MODULE__{resource: folder, source: label, options: options}}
-        end
-      else
-        Source.open(source)
-      end
-    end
-  end
-
-  defp open_source(source, options) do
-    case open_or_close(source, Options.native(options)) do
-      {:ok, resource} ->
-        ckpt = %__MODULE__{resource: resource, source: source, options: options}
-        {:ok, if(is_struct(source), do: drop_source(ckpt), else: ckpt)}
-
-      {:error, error} ->
-        close_source(source)
-        {:error, Error.put_path(error, source)}
-    end
-  end
-
-  # A source that can only be read forward is kept in memory.
-  defp open_stream(stream, options) do
-    case Source.read_stream(stream, options.limits[:spool_bytes], nil) do
-      {:ok, bytes} ->
-        open_source({:binary, bytes}, options)
-
-      {:error, %{reason: :limit} = error} ->
-        advice =
-          "; it can only be read forward: load it with ExTorch.load/2, or use limits: [spool_bytes: n]"
-
-        {:error, %{error | message: error.message <> advice}}
-
-      {:error, error} ->
-        {:error, error}
-    end
-  end
-
-  # Closes the source also if one of its callbacks raises.
-  defp open_or_close(source, native) do
-    open_native(source, native)
-  catch
-    kind, reason ->
-      close_source(source)
-      :erlang.raise(kind, reason, __STACKTRACE__)
-  end
-
-  # Gzip files and plain pickles were read entirely when they were opened: the source is no longer needed.
-  defp drop_source(ckpt) do
-    case Error.unwrap!(Handle.metadata(ckpt)) do
-      %{compression: nil, format: format} when format != :pickle ->
-        ckpt
-
-      _ ->
-        close_source(ckpt.source)
-        %{ckpt | source: nil}
-    end
-  end
+  def open(source, opts \\ []), do: Opening.open(source, Options.check!(opts))
 
   @doc "Same as `open/2` but raises on error."
   @spec open!(source(), keyword()) :: t()
   def open!(source, opts \\ []), do: Error.unwrap!(open(source, opts))
-
-  defp open_native(path, opts) when is_binary(path) do
-    if ExTorch.Options.path?(path),
-      do: Call.checkpoint_open(path, opts),
-      else:
-        {:error,
-         Error.new(
-           :not_found,
-           "expected a path; pass the bytes of a checkpoint as {:binary, bytes}"
-         )}
-  end
-
-  defp open_native({:binary, binary}, opts) when is_binary(binary), do: open_binary(binary, opts)
-  defp open_native(%_{} = source, opts), do: SourceReader.open(source, opts)
-
-  defp open_native(other, _opts), do: {:error, Source.unknown(other)}
-
-  defp open_binary(binary, opts),
-    do: Call.checkpoint_open_binary(binary, opts)
 
   @doc """
   Closes the handle.
@@ -206,19 +112,7 @@ defmodule ExTorch.Checkpoint do
   Tensors that were read stay valid. Further calls with the handle return or raise `:released`.
   """
   @spec close(t()) :: :ok
-  def close(%__MODULE__{resource: %Folder{}}), do: :ok
-
-  def close(%__MODULE__{resource: resource, source: source}) do
-    if Native.checkpoint_close(resource), do: close_source(source)
-    :ok
-  end
-
-  defp close_source(%module{} = source) do
-    module.close(source)
-    :ok
-  end
-
-  defp close_source(_), do: :ok
+  def close(%__MODULE__{} = ckpt), do: Opening.close(ckpt)
 
   # ---- Contents ----
 
@@ -547,32 +441,5 @@ defmodule ExTorch.Checkpoint do
 
   @doc false
   @spec load(source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
-  def load(source, opts) do
-    options = Options.check!(opts)
-
-    case open_or_folder(source, options) do
-      {:folder, folder} -> BatchLoad.load(folder)
-      {:ok, source} -> load_source(source, options)
-      {:stream, stream} -> load_stream(stream, opts)
-      {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
-    end
-  end
-
-  defp load_source(source, options) do
-    with {:ok, ckpt} <- open_source(source, options) do
-      try do
-        BatchLoad.load(ckpt)
-      after
-        close(ckpt)
-      end
-    end
-  end
-
-  defp load_stream(stream, opts) do
-    with {:ok, object, _rest} <-
-           ExTorch.Streaming.load(stream, Keyword.drop(opts, [:mmap, :offset])),
-         do: {:ok, object}
-  rescue
-    error in Error -> {:error, error}
-  end
+  def load(source, opts), do: Opening.load(source, opts)
 end
