@@ -7,7 +7,14 @@ enum { MAX_NUMBER = 18 }; /* digits */
 typedef struct {
   xt_arena *arena;
   const char *at, *end;
+  bool no_memory;
 } parser;
+
+static xt_node *new_node(parser *p, xt_node_kind kind) {
+  xt_node *node = xt_node_new(p->arena, kind);
+  p->no_memory |= !node;
+  return node;
+}
 
 static bool skip(parser *p, const char *text) {
   size_t size = strlen(text);
@@ -28,7 +35,7 @@ static bool read_quoted(parser *p, const char **text, size_t *size) {
 }
 
 static xt_node *read_text(parser *p) {
-  xt_node *node = xt_node_new(p->arena, XT_NODE_TEXT);
+  xt_node *node = new_node(p, XT_NODE_TEXT);
   return node && read_quoted(p, &node->text.data, &node->text.size) ? node : NULL;
 }
 
@@ -36,7 +43,7 @@ static xt_node *read_text(parser *p) {
 static xt_node *read_class(parser *p) {
   const char *text, *dot;
   size_t size;
-  xt_node *node = xt_node_new(p->arena, XT_NODE_GLOBAL);
+  xt_node *node = new_node(p, XT_NODE_GLOBAL);
   if (!node || !skip(p, "<class ") || !read_quoted(p, &text, &size) || !skip(p, ">")) return NULL;
   for (dot = text + size; dot > text && *dot != '.'; dot--) continue;
   if (dot == text || size > UINT32_MAX) return NULL;
@@ -49,7 +56,7 @@ static xt_node *read_class(parser *p) {
 
 static xt_node *read_number(parser *p) {
   const char *start = p->at;
-  xt_node *node = xt_node_new(p->arena, XT_NODE_INT);
+  xt_node *node = new_node(p, XT_NODE_INT);
   while (node && p->at < p->end && *p->at >= '0' && *p->at <= '9' && p->at - start < MAX_NUMBER)
     node->integer = node->integer * 10 + (*p->at++ - '0');
   return p->at > start ? node : NULL;
@@ -59,23 +66,26 @@ static xt_node *read_item(parser *p) {
   if (p->at == p->end) return NULL;
   if (*p->at == '\'') return read_text(p);
   if (*p->at == '<') return read_class(p);
-  if (*p->at == 'N') return skip(p, "None") ? xt_node_new(p->arena, XT_NODE_NONE) : NULL;
+  if (*p->at == 'N') return skip(p, "None") ? new_node(p, XT_NODE_NONE) : NULL;
   return read_number(p);
 }
 
 /* Reads a tuple. Its last item may be a tuple, which has none. */
 static xt_node *read_tuple(parser *p, bool inner) {
-  xt_node *tuple = xt_node_new(p->arena, XT_NODE_TUPLE);
+  xt_node *tuple = new_node(p, XT_NODE_TUPLE);
   if (!tuple || !skip(p, "(")) return NULL;
   do {
     xt_node *item = !inner && p->at < p->end && *p->at == '(' ? read_tuple(p, true) : read_item(p);
-    if (!item || !xt_node_append(p->arena, tuple, item)) return NULL;
+    if (!item) return NULL;
+    p->no_memory = !xt_node_append(p->arena, tuple, item);
+    if (p->no_memory) return NULL;
   } while (skip(p, ", "));
   return skip(p, ")") ? tuple : NULL;
 }
 
-void xt_persistent_text_parse(xt_arena *arena, const char *text, size_t size, xt_node **tuple) {
-  parser p = {arena, text, text + size};
+xt_status xt_persistent_text_parse(xt_arena *arena, const char *text, size_t size, xt_node **tuple) {
+  parser p = {arena, text, text + size, false};
   xt_node *parsed = read_tuple(&p, false);
   *tuple = p.at == p.end ? parsed : NULL;
+  return p.no_memory ? XT_STATUS_no_memory : XT_STATUS_ok;
 }

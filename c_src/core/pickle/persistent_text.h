@@ -8,7 +8,7 @@
 
 #include "core/pickle/rebuild.h"
 
-/* Parses the text. Leaves *tuple NULL if it has another form, or if memory is short. Strings point into the text. */
-void xt_persistent_text_parse(xt_arena *arena, const char *text, size_t size, xt_node **tuple);
+/* Parses the text. *tuple is NULL if it has another form. Strings point into the text. Returns ok or no_memory. */
+xt_status xt_persistent_text_parse(xt_arena *arena, const char *text, size_t size, xt_node **tuple);
 
 #endif

@@ -159,7 +159,8 @@ xt_status xt_unpickler_persistent_line(xt_unpickler *u) {
   if (status != XT_STATUS_ok) return status;
   if (!is_utf8(line, size)) return xt_unpickler_corrupt(u, "persistent id is not valid UTF-8");
   xt_node *tuple = NULL;
-  if (u->rebuild->ids != XT_IDS_LABELS) xt_persistent_text_parse(u->arena, line, size, &tuple);
+  if (u->rebuild->ids != XT_IDS_LABELS) status = xt_persistent_text_parse(u->arena, line, size, &tuple);
+  if (status != XT_STATUS_ok) return xt_unpickler_no_memory(u);
   status = tuple ? xt_unpickler_push(u, tuple) : xt_unpickler_push_bytes(u, XT_NODE_TEXT, line, size);
   return status == XT_STATUS_ok ? xt_unpickler_persistent(u) : status;
 }
