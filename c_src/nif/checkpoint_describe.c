@@ -1,6 +1,8 @@
 /* Describes an open checkpoint: names, entries, metadata, storages and records. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
 #include "nif/checkpoint.h"
 #include "nif/object.h"
 #include "nif/table.h"
@@ -12,24 +14,19 @@ typedef struct {
   const xt_checkpoint *c;
   const xt_path **path; /* the steps of the last entry's path */
   ERL_NIF_TERM *keys;   /* their terms */
-  size_t depth, room;
+  size_t depth, path_room, room;
   const char *location;
   ERL_NIF_TERM device;
 } entry_maker;
 
 static bool reserve_path(entry_maker *m, size_t depth) {
-  if (depth <= m->room) return true;
-  const xt_path **path = enif_realloc(m->path, 2 * depth * sizeof *path);
-  if (path) m->path = path;
-  ERL_NIF_TERM *keys = enif_realloc(m->keys, 2 * depth * sizeof *keys);
-  if (keys) m->keys = keys;
-  if (path && keys) m->room = 2 * depth;
-  return path && keys;
+  return xt_array_reserve(&m->path, &m->path_room, depth, sizeof *m->path) &&
+         xt_array_reserve(&m->keys, &m->room, depth, sizeof *m->keys);
 }
 
 static void free_maker(entry_maker *m) {
-  enif_free(m->path);
-  enif_free(m->keys);
+  free(m->path);
+  free(m->keys);
 }
 
 static bool make_key(const entry_maker *m, const xt_path *step, ERL_NIF_TERM *out) {

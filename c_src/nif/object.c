@@ -1,8 +1,10 @@
 /* Converts object trees to Elixir terms. */
 #include "nif/object.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
 #include "nif/checkpoint.h"
 #include "nif/table.h"
 
@@ -177,13 +179,7 @@ static void remember(builder *b, const xt_node *node, ERL_NIF_TERM term) {
 }
 
 static bool push_term(builder *b, ERL_NIF_TERM term) {
-  if (b->count == b->room) {
-    size_t room = b->room ? 2 * b->room : 256;
-    ERL_NIF_TERM *grown = enif_realloc(b->terms, room * sizeof *grown);
-    if (!grown) return false;
-    b->terms = grown;
-    b->room = room;
-  }
+  if (!xt_array_reserve(&b->terms, &b->room, b->count + 1, sizeof term)) return false;
   b->terms[b->count++] = term;
   return true;
 }
@@ -200,13 +196,7 @@ static bool push_node(builder *b, const xt_node *node) {
     remember(b, node, term);
     return push_term(b, term);
   }
-  if (b->depth == b->depth_room) {
-    size_t room = b->depth_room ? 2 * b->depth_room : 16;
-    frame *grown = enif_realloc(b->frames, room * sizeof *grown);
-    if (!grown) return false;
-    b->frames = grown;
-    b->depth_room = room;
-  }
+  if (!xt_array_reserve(&b->frames, &b->depth_room, b->depth + 1, sizeof *b->frames)) return false;
   b->frames[b->depth++] = (frame){node, 0, b->count};
   return true;
 }
@@ -302,8 +292,8 @@ static bool build(builder *b, const xt_node *root, ERL_NIF_TERM *out) {
                                              : finish_container(b);
   }
   if (ok) *out = b->terms[0];
-  enif_free(b->frames);
-  enif_free(b->terms);
+  free(b->frames);
+  free(b->terms);
   return ok;
 }
 

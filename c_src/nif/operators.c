@@ -77,14 +77,8 @@ static bool get_length(decoder *in, ERL_NIF_TERM list, size_t *length) {
 static xt_status decode(decoder *in, ERL_NIF_TERM term, int depth, xt_value *out);
 
 static xt_status decode_tensor(decoder *in, xt_tensor_resource *resource, xt_value *out) {
-  if (in->entered_count == in->entered_room) {
-    size_t room = in->entered_room ? 2 * in->entered_room : 8;
-    xt_tensor_resource **grown = xt_arena_alloc(&in->arena, room, sizeof *grown);
-    if (!grown) return no_memory(in);
-    if (in->entered_count) memcpy(grown, in->entered, in->entered_count * sizeof *grown);
-    in->entered = grown;
-    in->entered_room = room;
-  }
+  if (!xt_arena_reserve(&in->arena, &in->entered, &in->entered_room, in->entered_count + 1, sizeof resource))
+    return no_memory(in);
   xt_status status = xt_tensor_enter(resource, in->error);
   if (status != XT_STATUS_ok) return status;
   in->entered[in->entered_count++] = resource;

@@ -1,7 +1,9 @@
 #include "nif/pin.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
 #include "core/memory/memory.h"
 #include "nif/table.h"
 #include "nif/tensor.h"
@@ -39,15 +41,8 @@ typedef struct {
 } search;
 
 static void push(search *s, ERL_NIF_TERM term) {
-  if (s->count == s->room) {
-    size_t room = s->room ? 2 * s->room : 32;
-    ERL_NIF_TERM *grown = enif_realloc(s->terms, room * sizeof *grown);
-    s->failed |= !grown;
-    if (!grown) return;
-    s->terms = grown;
-    s->room = room;
-  }
-  s->terms[s->count++] = term;
+  s->failed |= !xt_array_reserve(&s->terms, &s->room, s->count + 1, sizeof term);
+  if (!s->failed) s->terms[s->count++] = term;
 }
 
 /* Pushes the parts of a tuple, list or map. */
@@ -95,7 +90,7 @@ xt_status xt_pin_owner(ErlNifEnv *env, xt_pin *pin, ERL_NIF_TERM owner, const vo
     else if (!overlaps(env, term, data, size)) push_parts(&s, env, term);
     else if (pin->frozen.start == pin->frozen.end) xt_frozen_add(&pin->frozen, data, size);
   }
-  enif_free(s.terms);
+  free(s.terms);
   return s.failed ? xt_error_set(error, XT_STATUS_no_memory, "out of memory while pinning the owner") : status;
 }
 

@@ -32,7 +32,7 @@ enum { DIRECTORY_BASE = 1 << 20, DIRECTORY_ENTRY = 4 << 10 };
 
 typedef struct {
   xt_record *seen; /* the records read so far; may move */
-  size_t count, capacity;
+  size_t count, room;
   xt_table names; /* name → index in `seen` */
   size_t root_size;
   const char *root;
@@ -111,14 +111,8 @@ static void decide_spooling(xt_push *p, const work *w, const uint8_t *data) {
 /* Adds the current record, whose sizes are known now, to `seen`. `flags` becomes 1 if it is a small text. */
 static xt_status add_seen(xt_push *p, work *w, xt_error *error) {
   bool is_new;
-  if (w->count == w->capacity) {
-    size_t capacity = w->capacity ? 2 * w->capacity : 64;
-    xt_record *grown = xt_arena_alloc(&p->checkpoint->arena, capacity, sizeof *grown);
-    if (!grown) return xt_opening_no_memory(error);
-    if (w->count) memcpy(grown, w->seen, w->count * sizeof *grown);
-    w->seen = grown;
-    w->capacity = capacity;
-  }
+  if (!xt_arena_reserve(&p->checkpoint->arena, &w->seen, &w->room, w->count + 1, sizeof *w->seen))
+    return xt_opening_no_memory(error);
   size_t *at = xt_table_put(&w->names, w->record.name, w->record.name_size, &is_new);
   if (!at) return xt_opening_no_memory(error);
   if (!is_new) return corrupt(p, error, "duplicate record name");

@@ -4,6 +4,7 @@
 #define XT_MEMORY_ARENA_H
 
 #include <stddef.h>
+#include <string.h>
 
 #include "core/memory/allowance.h"
 
@@ -20,6 +21,21 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size);
 
 /* Returns a NUL-terminated copy of size bytes of text, or NULL like xt_arena_alloc. */
 char *xt_arena_text(xt_arena *arena, const char *text, size_t size);
+
+/* Makes room for `count` items of `size` bytes in an array of the arena, as xt_array_reserve (base/array.h) does. The
+ * old items stay in the arena. */
+static inline bool xt_arena_reserve(xt_arena *arena, void *array, size_t *room, size_t count, size_t size) {
+  if (count <= *room) return true;
+  size_t wanted = *room < 2 ? 4 : 2 * *room;
+  if (wanted < count) wanted = count;
+  void *items, *grown = xt_arena_alloc(arena, wanted, size);
+  if (!grown) return false;
+  memcpy(&items, array, sizeof items); /* the array is a pointer of another type */
+  if (*room) memcpy(grown, items, *room * size);
+  memcpy(array, &grown, sizeof grown);
+  *room = wanted;
+  return true;
+}
 
 /* Frees all allocations and leaves the arena empty. */
 void xt_arena_free(xt_arena *arena);

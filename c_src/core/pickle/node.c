@@ -33,14 +33,7 @@ xt_node *xt_node_new_text(xt_arena *arena, const char *text, size_t size) {
 }
 
 bool xt_node_append(xt_arena *arena, xt_node *list, xt_node *item) {
-  if (list->list.count == list->list.room) {
-    size_t room = list->list.room ? 2 * list->list.room : 4;
-    xt_node **grown = xt_arena_alloc(arena, room, sizeof *grown);
-    if (!grown) return false;
-    if (list->list.count) memcpy(grown, list->list.items, list->list.count * sizeof *grown);
-    list->list.items = grown;
-    list->list.room = room;
-  }
+  if (!xt_arena_reserve(arena, &list->list.items, &list->list.room, list->list.count + 1, sizeof item)) return false;
   list->list.items[list->list.count++] = item;
   return true;
 }

@@ -3,13 +3,7 @@
 #include <string.h>
 
 bool xt_storages_reserve(xt_storages *s, size_t count) {
-  if (count <= s->room) return true;
-  xt_storage *grown = xt_arena_alloc(s->arena, count, sizeof *grown);
-  if (!grown) return false;
-  if (s->count) memcpy(grown, s->list, s->count * sizeof *grown);
-  s->list = grown;
-  s->room = count;
-  return true;
+  return xt_arena_reserve(s->arena, &s->list, &s->room, count, sizeof *s->list);
 }
 
 xt_status xt_storages_add(xt_storages *s, const char *key, size_t key_size, xt_dtype dtype, int64_t numel, int64_t at,
@@ -18,7 +12,7 @@ xt_status xt_storages_add(xt_storages *s, const char *key, size_t key_size, xt_d
   if (numel < 0 || __builtin_mul_overflow(numel, (int64_t)xt_dtype_get(dtype)->size, &bytes))
     return xt_error_at(error, XT_STATUS_corrupt, at, "invalid storage: size of %lld elements is negative or too large",
                        (long long)numel);
-  if (s->count == s->room && !xt_storages_reserve(s, s->room ? 2 * s->room : 64))
+  if (!xt_storages_reserve(s, s->count + 1))
     return xt_error_set(error, XT_STATUS_no_memory, "out of memory while reading the storages");
   *index = (uint32_t)s->count;
   s->list[s->count++] = (xt_storage){.key = key,
