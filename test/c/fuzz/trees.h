@@ -393,8 +393,8 @@ static void compare_desc(forest *f, const xt_checkpoint *c, const uint8_t *file,
   compare_text(storage->key, storage->key_size, key, xt_decimal(key, view->payload));
   block *from = &f->blocks[a->storage];
   uint32_t *read = &from->read[a->neg];
-  bool empty = is_empty(a); /* the offset of an empty view does not matter */
-  if (!a->conj && !plan->compact) {
+  bool empty = is_empty(a);                        /* the offset of an empty view does not matter */
+  if (!a->conj && !plan->compact && from->bytes) { /* empty memory is not shared */
     REQUIRE((!*read || *read == b->storage + 1) && storage->bytes == from->bytes);
     REQUIRE(b->offset == (empty && !a->neg ? 0 : a->offset));
     *read = b->storage + 1;
