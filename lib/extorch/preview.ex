@@ -35,7 +35,7 @@ defmodule ExTorch.Preview do
          entry.nbytes,
          to_string(entry.kind),
          entry.requires_grad,
-         Text.name(entry.device || "cpu"),
+         Text.name(entry.device),
          entry.storage && Text.name(entry.storage)
        ]
      end)}

@@ -71,7 +71,7 @@ defmodule ExTorch.Report do
          {:ok, file} <- AtomicFile.open(path) do
       case AtomicFile.write(file, page) do
         {:ok, _, file} ->
-          AtomicFile.close(file, :ok)
+          closed(AtomicFile.close(file, :ok))
 
         {:error, error, file} ->
           AtomicFile.close(file, :error)
@@ -79,6 +79,9 @@ defmodule ExTorch.Report do
       end
     end
   end
+
+  defp closed(:ok), do: :ok
+  defp closed({:error, error}), do: {:error, error}
 
   @doc "Same as `write/3` but raises on error."
   @spec write!(Checkpoint.source() | Checkpoint.t(), Path.t(), keyword()) :: :ok

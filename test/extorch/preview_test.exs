@@ -89,7 +89,9 @@ defmodule ExTorch.PreviewTest do
     name = "<b>\"'&\u202E"
     ckpt = open(%{name => ExTorch.ones({2, 3}), "note" => "</pre><script>"})
     assert {[:name, :dtype, :shape, :elements, :bytes | _], [row]} = Preview.table(ckpt)
-    assert [~S("<b>\"'&\u{202E}"), "float32", "[2][3]", 6, 24, "tensor", false, "cpu", "0"] = row
+    assert [shown, "float32", "[2][3]", 6, 24, "tensor", false, "cpu", "0"] = row
+    # Elixir 1.18 writes \u202E.
+    assert shown =~ ~r/\A"<b>\\"'&\\u\{?202E\}?"\z/
     [entry] = Checkpoint.entries(ckpt)
     assert Preview.table(entry) == Preview.table([entry])
 

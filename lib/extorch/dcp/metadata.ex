@@ -206,7 +206,7 @@ defmodule ExTorch.DCP.Metadata do
 
   # Returns the number of elements of a shape.
   @spec numel(tuple()) :: non_neg_integer()
-  def numel(shape), do: shape |> Tuple.to_list() |> Enum.product()
+  def numel(shape), do: shape |> Tuple.to_list() |> Enum.reduce(1, &*/2)
 
   # Checks that the chunks of a tensor cover it exactly, and that their bytes can be there. Chunks without elements are
   # left out, unless there is no other.

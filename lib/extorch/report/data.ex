@@ -119,7 +119,7 @@ defmodule ExTorch.Report.Data do
     {dtypes, dtype} = indexed(entries, & &1.dtype)
     {shapes, shape} = indexed(entries, & &1.shape)
     {kinds, kind} = indexed(entries, & &1.kind)
-    {devices, device} = indexed(entries, &text(Text.name(&1.device || "cpu")))
+    {devices, device} = indexed(entries, &text(Text.name(&1.device)))
     positions = entries |> Enum.with_index() |> Enum.group_by(fn {entry, _} -> entry.storage end)
 
     %{

@@ -17,9 +17,7 @@ defmodule ExTorch.Store.Engine do
     start = System.monotonic_time()
     leaves = Leaves.list(module)
 
-    with {:ok, result, bytes} <-
-           apply_exactly(file, options, module, leaves) ||
-             apply_leaves(file, options, module, leaves) do
+    with {:ok, result, bytes} <- apply_steps(file, options, module, leaves) do
       Telemetry.execute(
         [:extorch, :store, :apply],
         %{
@@ -33,6 +31,13 @@ defmodule ExTorch.Store.Engine do
       )
 
       check_complete(result, options, module, Source.label(path))
+    end
+  end
+
+  defp apply_steps(file, options, module, leaves) do
+    case apply_exactly(file, options, module, leaves) do
+      nil -> apply_leaves(file, options, module, leaves)
+      found -> found
     end
   end
 
