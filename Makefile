@@ -26,7 +26,7 @@ PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
 CORE := $(sort $(wildcard c_src/core/*/*.c))
 NIFS := $(sort $(wildcard c_src/nif/*.c))
-SHIM := $(sort $(wildcard c_src/torch/*.cpp)) $(addprefix c_src/core/base/,dtype.c error.c suggest.c)
+SHIM := $(sort $(wildcard c_src/torch/*.cpp)) $(addprefix c_src/core/base/,dtype.c error.c printable.c suggest.c utf8.c)
 
 , := ,
 SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)

@@ -31,6 +31,9 @@ defmodule ExTorch do
           number() | boolean() | :nan | :infinity | :neg_infinity | ExTorch.Python.Complex.t()
   @type operand :: Tensor.t() | scalar()
 
+  @typedoc "The sizes of the dimensions: `{2, 3}`, `[2, 3]`, or `3` for one dimension."
+  @type shape :: tuple() | [non_neg_integer()] | non_neg_integer()
+
   @doc """
   Creates a tensor from a number or from nested lists of numbers.
 
@@ -90,9 +93,12 @@ defmodule ExTorch do
   """
   @spec op(String.t() | atom(), list(), keyword() | map()) :: term()
   def op(name, args, kwargs \\ [])
-  def op(name, args, kwargs) when is_map(kwargs), do: op(name, args, Map.to_list(kwargs))
 
-  def op(name, args, kwargs) when is_atom(name), do: op(Atom.to_string(name), args, kwargs)
+  def op(name, args, kwargs) when is_map(kwargs) and not is_struct(kwargs),
+    do: op(name, args, Map.to_list(kwargs))
+
+  def op(name, args, kwargs) when is_atom(name) and name != nil,
+    do: op(Atom.to_string(name), args, kwargs)
 
   def op(name, args, kwargs) when is_binary(name) and is_list(args) and is_list(kwargs) do
     if byte_size(name) in 1..255 do
@@ -105,12 +111,14 @@ defmodule ExTorch do
     end
   end
 
-  def op(name, args, kwargs) when is_binary(name) and is_list(args) do
-    raise Error.new(
-            :bad_argument,
-            "expected keyword arguments to be a keyword list or a map, got #{inspect(kwargs, limit: 5)}"
-          )
+  def op(name, args, _kwargs) when not (is_binary(name) and is_list(args)) do
+    if is_binary(name),
+      do: Options.expected!("the arguments of #{Error.quoted(name)} in a list", args),
+      else: Options.expected!("the name of an operator", name)
   end
+
+  def op(_name, _args, kwargs),
+    do: Options.expected!("keyword arguments to be a keyword list or a map", kwargs)
 
   @doc """
   Returns the version of the linked LibTorch and the number of threads it uses within an operator.
@@ -127,7 +135,10 @@ defmodule ExTorch do
 
   @doc "Seeds LibTorch's random number generators, for the whole node."
   @spec manual_seed(non_neg_integer()) :: :ok
-  def manual_seed(seed) when is_integer(seed) and seed >= 0, do: Native.manual_seed(seed)
+  def manual_seed(seed) when is_integer(seed) and seed in 0..0xFFFFFFFFFFFFFFFF,
+    do: Native.manual_seed(seed)
+
+  def manual_seed(other), do: Options.expected!("a seed from 0 to 2 ** 64 - 1", other)
 
   # ---- Checkpoints ----
 
@@ -343,12 +354,12 @@ defmodule ExTorch do
       iex> ExTorch.zeros({2, 2}, dtype: :int8) |> ExTorch.Tensor.to_list()
       [[0, 0], [0, 0]]
   """
-  @spec zeros(tuple() | list(), keyword()) :: Tensor.t()
-  def zeros(shape, opts \\ []), do: op("aten::zeros", [shape], creation_options!(opts))
+  @spec zeros(shape(), keyword()) :: Tensor.t()
+  def zeros(shape, opts \\ []), do: op("aten::zeros", [shape!(shape)], creation_options!(opts))
 
   @doc "Creates a tensor of ones."
-  @spec ones(tuple() | list(), keyword()) :: Tensor.t()
-  def ones(shape, opts \\ []), do: op("aten::ones", [shape], creation_options!(opts))
+  @spec ones(shape(), keyword()) :: Tensor.t()
+  def ones(shape, opts \\ []), do: op("aten::ones", [shape!(shape)], creation_options!(opts))
 
   @doc """
   Creates a tensor whose elements all have the same value.
@@ -356,14 +367,14 @@ defmodule ExTorch do
       iex> ExTorch.full({3}, 2.5) |> ExTorch.Tensor.to_list()
       [2.5, 2.5, 2.5]
   """
-  @spec full(tuple() | list(), scalar(), keyword()) :: Tensor.t()
+  @spec full(shape(), scalar(), keyword()) :: Tensor.t()
   def full(shape, value, opts \\ []),
-    do: op("aten::full", [shape, value], creation_options!(opts))
+    do: op("aten::full", [shape!(shape), value], creation_options!(opts))
 
   @doc "Creates a tensor with uninitialized memory: its values are arbitrary."
-  @spec empty(tuple() | list(), keyword()) :: Tensor.t()
+  @spec empty(shape(), keyword()) :: Tensor.t()
   def empty(shape, opts \\ []),
-    do: op("aten::empty.memory_format", [shape], creation_options!(opts))
+    do: op("aten::empty.memory_format", [shape!(shape)], creation_options!(opts))
 
   @doc """
   Creates a tensor of the numbers from `start` (0 by default) up to, but not including, `stop`.
@@ -388,12 +399,12 @@ defmodule ExTorch do
   end
 
   @doc "Creates a tensor of random numbers, uniformly distributed over [0, 1). See `manual_seed/1`."
-  @spec rand(tuple() | list(), keyword()) :: Tensor.t()
-  def rand(shape, opts \\ []), do: op("aten::rand", [shape], creation_options!(opts))
+  @spec rand(shape(), keyword()) :: Tensor.t()
+  def rand(shape, opts \\ []), do: op("aten::rand", [shape!(shape)], creation_options!(opts))
 
   @doc "Creates a tensor of random numbers from the standard normal distribution. See `manual_seed/1`."
-  @spec randn(tuple() | list(), keyword()) :: Tensor.t()
-  def randn(shape, opts \\ []), do: op("aten::randn", [shape], creation_options!(opts))
+  @spec randn(shape(), keyword()) :: Tensor.t()
+  def randn(shape, opts \\ []), do: op("aten::randn", [shape!(shape)], creation_options!(opts))
 
   # ---- Elementwise arithmetic, with broadcasting ----
 
@@ -408,7 +419,7 @@ defmodule ExTorch do
         ~w(neg abs exp log sqrt rsqrt sin cos tanh sigmoid relu floor ceil round logical_not)a do
     @doc "Applies torch's `#{name}` elementwise."
     @spec unquote(name)(Tensor.t()) :: Tensor.t()
-    def unquote(name)(%Tensor{} = tensor), do: op(unquote("aten::#{name}"), [tensor])
+    def unquote(name)(tensor), do: op(unquote("aten::#{name}"), [Tensor.check!(tensor)])
   end
 
   @doc """
@@ -418,7 +429,7 @@ defmodule ExTorch do
       [[3.0], [3.0]]
   """
   @spec matmul(Tensor.t(), Tensor.t()) :: Tensor.t()
-  def matmul(%Tensor{} = a, %Tensor{} = b), do: op("aten::matmul", [a, b])
+  def matmul(a, b), do: op("aten::matmul", [Tensor.check!(a), Tensor.check!(b)])
 
   # ---- Reductions ----
 
@@ -437,8 +448,8 @@ defmodule ExTorch do
     names = Enum.map_join(known, ", ", &"`#{inspect(&1)}`")
     @doc "#{sentence}, over the whole tensor or along `:dim`. Options: #{names}."
     @spec unquote(name)(Tensor.t(), keyword()) :: Tensor.t()
-    def unquote(name)(%Tensor{} = tensor, opts \\ []),
-      do: op(unquote("#{name}"), [tensor], Options.validate!(opts, unquote(known)))
+    def unquote(name)(tensor, opts \\ []),
+      do: op(unquote("#{name}"), [Tensor.check!(tensor)], Options.validate!(opts, unquote(known)))
   end
 
   @doc """
@@ -462,7 +473,7 @@ defmodule ExTorch do
       [0.5, 0.5]
   """
   @spec softmax(Tensor.t(), integer()) :: Tensor.t()
-  def softmax(%Tensor{} = tensor, dim), do: op("aten::softmax.int", [tensor, dim])
+  def softmax(tensor, dim), do: op("aten::softmax.int", [Tensor.check!(tensor), dim])
 
   @doc """
   Concatenates tensors along an existing dimension.
@@ -471,13 +482,22 @@ defmodule ExTorch do
       [1, 2, 3]
   """
   @spec cat([Tensor.t()], integer()) :: Tensor.t()
-  def cat(tensors, dim \\ 0) when is_list(tensors), do: op("aten::cat", [tensors, dim])
+  def cat(tensors, dim \\ 0), do: op("aten::cat", [tensors!(tensors), dim])
 
   @doc "Concatenates tensors along a new dimension."
   @spec stack([Tensor.t()], integer()) :: Tensor.t()
-  def stack(tensors, dim \\ 0) when is_list(tensors), do: op("aten::stack", [tensors, dim])
+  def stack(tensors, dim \\ 0), do: op("aten::stack", [tensors!(tensors), dim])
 
-  # ---- Options ----
+  # ---- Arguments ----
+
+  defp shape!(size) when is_integer(size), do: Tensor.check_shape!([size])
+  defp shape!(shape), do: Tensor.check_shape!(shape)
+
+  defp tensors!(tensors) do
+    if is_list(tensors) and not List.improper?(tensors),
+      do: Enum.map(tensors, &Tensor.check!/1),
+      else: Options.expected!("a list of tensors", tensors)
+  end
 
   defp creation_options!(opts) do
     opts

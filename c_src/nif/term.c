@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "core/base/element.h"
+#include "core/base/printable.h"
+#include "core/base/utf8.h"
 #include "core/memory/memory.h"
 
 #define XT_DEFINE_ATOM(name) ERL_NIF_TERM xt_am_##name;
@@ -237,13 +239,21 @@ ERL_NIF_TERM xt_make_ok(ErlNifEnv *env, ERL_NIF_TERM value) {
   return enif_make_tuple3(env, xt_am_ok, value, enif_make_int64(env, bytes < MIN_REPORTED_BYTES ? 0 : bytes));
 }
 
+/* LibTorch repeats arguments in its messages as they are. */
+static ERL_NIF_TERM make_message(ErlNifEnv *env, const char *message) {
+  size_t size = strlen(message);
+  if (xt_utf8_check((const uint8_t *)message, size) == XT_UTF8_VALID) return xt_make_text(env, message, size);
+  xt_printable printable = xt_printable_text(message, size);
+  return xt_make_text(env, printable.text, strlen(printable.text));
+}
+
 static ERL_NIF_TERM make_exception(ErlNifEnv *env, const xt_error *error) {
   ERL_NIF_TERM keys[] = {xt_am___struct__, xt_am___exception__, xt_am_reason, xt_am_message,
                          xt_am_path,       xt_am_offset,        xt_am_result};
   ERL_NIF_TERM values[] = {xt_am_module_error,
                            xt_am_true,
                            status_atoms[error->status],
-                           xt_make_text(env, error->message, strlen(error->message)),
+                           make_message(env, error->message),
                            xt_am_nil,
                            error->offset < 0 ? xt_am_nil : enif_make_int64(env, error->offset),
                            xt_am_nil};

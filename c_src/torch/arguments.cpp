@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/printable.h"
 #include "torch/operators.hpp"
 #include "torch/shim.hpp"
 
@@ -200,7 +201,8 @@ std::string describe_value(const xt_value &value) {
   case XT_VALUE_FLOAT: return "the float " + std::to_string(value.number);
   case XT_VALUE_COMPLEX: return "a complex number";
   case XT_VALUE_TEXT:
-    return "the string \"" + std::string(value.text.data, std::min<size_t>(value.text.size, 40)) + "\"";
+    return "the string \"" +
+           std::string(xt_printable_text(value.text.data, std::min<size_t>(value.text.size, 40)).text) + "\"";
   case XT_VALUE_NAME:
     return value.name.indexed ? "{:" + std::string(value.name.text) + ", " + std::to_string(value.name.index) + "}"
                               : ":" + std::string(value.name.text);

@@ -74,6 +74,7 @@ defmodule ExTorch.Checkpoint do
     Summary
   }
 
+  alias ExTorch.Archive.IODevice
   alias ExTorch.{Error, Filter, Tensor}
   alias ExTorch.DCP.Folder
 
@@ -96,6 +97,27 @@ defmodule ExTorch.Checkpoint do
   @enforce_keys [:resource, :source, :options]
   defstruct [:resource, :source, :options]
 
+  # What a function that takes a checkpoint was given. A path is the usual mistake.
+  defp check!(%__MODULE__{options: %{}} = ckpt), do: ckpt
+
+  defp check!(other) do
+    ExTorch.Options.expected!(
+      "an open checkpoint, as ExTorch.Checkpoint.open!/2 returns it",
+      other
+    )
+  end
+
+  defp name!(name) when is_binary(name), do: name
+
+  defp name!(name) do
+    if is_list(name) and not List.improper?(name),
+      do: name,
+      else: ExTorch.Options.expected!("the name of a tensor to be a string or a path", name)
+  end
+
+  defp string!(name) when is_binary(name), do: name
+  defp string!(other), do: ExTorch.Options.expected!("the name of a storage or record", other)
+
   # ---- Opening ----
 
   @doc "Opens a checkpoint. See the module documentation for the options."
@@ -112,17 +134,17 @@ defmodule ExTorch.Checkpoint do
   Tensors that were read stay valid. Further calls with the handle return or raise `:released`.
   """
   @spec close(t()) :: :ok
-  def close(%__MODULE__{} = ckpt), do: Opening.close(ckpt)
+  def close(ckpt), do: Opening.close(check!(ckpt))
 
   # ---- Contents ----
 
   @doc "Returns the names of all tensors in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
   @spec keys(t()) :: [String.t()]
-  def keys(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.keys(ckpt))
+  def keys(ckpt), do: Error.unwrap!(Handle.keys(check!(ckpt)))
 
   @doc "Returns the entries of all tensors in file order, without reading the tensors."
   @spec entries(t()) :: [Entry.t()]
-  def entries(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.entries(ckpt))
+  def entries(ckpt), do: Error.unwrap!(Handle.entries(check!(ckpt)))
 
   @doc """
   Returns the entry of one tensor, without reading the tensor.
@@ -131,8 +153,7 @@ defmodule ExTorch.Checkpoint do
   `[]` is the root. A dotted name that matches several paths is an `:ambiguous` error; the message lists the paths.
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
-  def entry(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name),
-    do: Lookup.entry(ckpt, name)
+  def entry(ckpt, name), do: Lookup.entry(check!(ckpt), name!(name))
 
   @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), name()) :: Entry.t()
@@ -151,14 +172,19 @@ defmodule ExTorch.Checkpoint do
   Tensors that share a storage stay together with `:bytes`.
   """
   @spec partition(t(), pos_integer(), keyword()) :: [[String.t()]]
-  def partition(%__MODULE__{} = ckpt, n, opts \\ []) when is_integer(n) and n > 0 do
+  def partition(ckpt, n, opts \\ []) do
     opts = ExTorch.Options.validate!(opts, by: :bytes)
+
+    unless is_integer(n) and n in 1..1_000_000,
+      do: ExTorch.Options.expected!("a number of parts from 1 to 1,000,000", n)
+
     ckpt |> entries() |> Partition.partition(n, opts[:by])
   end
 
   @doc "Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor."
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
-  def object(%__MODULE__{} = ckpt) do
+  def object(ckpt) do
+    ckpt = check!(ckpt)
     with {:ok, entries} <- Handle.entries(ckpt), do: Handle.object(ckpt, entries)
   end
 
@@ -183,8 +209,8 @@ defmodule ExTorch.Checkpoint do
     * `:next_offset` - where the next checkpoint in the same file begins (see the option `:offset`), or `nil`
   """
   @spec metadata(t()) :: map()
-  def metadata(%__MODULE__{} = ckpt) do
-    metadata = Error.unwrap!(Handle.metadata(ckpt))
+  def metadata(ckpt) do
+    metadata = Error.unwrap!(Handle.metadata(check!(ckpt)))
     Map.put(metadata, :producer, producer(metadata.format, records(ckpt)))
   end
 
@@ -229,7 +255,9 @@ defmodule ExTorch.Checkpoint do
     * `:device` - the IO device to print to. Defaults to `:stdio`.
   """
   @spec summary(t(), keyword()) :: :ok
-  def summary(%__MODULE__{} = ckpt, opts \\ []) do
+  def summary(ckpt, opts \\ []) do
+    ckpt = check!(ckpt)
+
     opts =
       ExTorch.Options.validate!(opts,
         depth: nil,
@@ -247,6 +275,9 @@ defmodule ExTorch.Checkpoint do
     unless opts[:sort] in [:file, :name, :size],
       do: ExTorch.Options.invalid!(:sort, ":file, :name or :size", opts[:sort])
 
+    unless IODevice.device?(opts[:device]),
+      do: ExTorch.Options.invalid!(:device, "an IO device", opts[:device])
+
     Filter.check!(opts[:only], :only)
     filtered = %{ckpt | options: %{ckpt.options | only: Filter.prepare(opts[:only])}}
     entries = filtered |> Options.select(entries(ckpt)) |> Error.unwrap!()
@@ -254,30 +285,37 @@ defmodule ExTorch.Checkpoint do
     count = ExTorch.Text.plural(length(entries), "tensor")
     total = "#{count}, #{ExTorch.Text.count(elements)} parameters, #{ExTorch.Text.bytes(bytes)}"
     lines = entries |> Summary.lines(Map.new(opts)) |> Summary.format()
-    IO.puts(opts[:device], Enum.intersperse(lines ++ [total], "\n"))
+    print(opts[:device], Enum.intersperse(lines ++ [total], "\n"))
+  end
+
+  defp print(device, lines) do
+    IO.puts(device, lines)
+  rescue
+    error in ErlangError ->
+      reraise Error.new(:io, "the IO device returned an error: #{inspect(error.original)}"),
+              __STACKTRACE__
   end
 
   @doc "Returns all storages, in the order in which the pickle refers to them."
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
-  def storages(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.storages(ckpt))
+  def storages(ckpt), do: Error.unwrap!(Handle.storages(check!(ckpt)))
 
   @doc "Returns true if there is a storage with the key, which is `\"0\"` or `\"data/0\"`."
   @spec has_storage?(t(), String.t()) :: boolean()
-  def has_storage?(%__MODULE__{} = ckpt, key) when is_binary(key) do
-    key = String.replace_prefix(key, "data/", "")
+  def has_storage?(ckpt, key) do
+    key = key |> string!() |> String.replace_prefix("data/", "")
     Enum.any?(storages(ckpt), &(&1.key == key))
   end
 
   @doc "Returns the names of the records, without the root directory: `\"data.pkl\"`, `\"version\"`, `\"data/0\"`."
   @spec records(t()) :: [String.t()]
-  def records(%__MODULE__{} = ckpt), do: Error.unwrap!(Handle.records(ckpt))
+  def records(ckpt), do: Error.unwrap!(Handle.records(check!(ckpt)))
 
   # ---- Reading ----
 
   @doc "Reads one tensor. The name is as in `entry/2`."
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name),
-    do: Reader.tensor(ckpt, name)
+  def tensor(ckpt, name), do: Reader.tensor(check!(ckpt), name!(name))
 
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()
@@ -290,7 +328,8 @@ defmodule ExTorch.Checkpoint do
   read raises. Takes the option `:only` of `ExTorch.load/2`.
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
-  def stream(%__MODULE__{} = ckpt, opts \\ []) do
+  def stream(ckpt, opts \\ []) do
+    ckpt = check!(ckpt)
     [only: only] = ExTorch.Options.validate!(opts, only: nil)
     Filter.check!(only, :only)
     filtered = %{ckpt | options: %{ckpt.options | only: Filter.prepare(only)}}
@@ -357,17 +396,20 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Reads the bytes of a storage as they are in the file. The key is `\"0\"` or `\"data/0\"`."
   @spec read_storage(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
-  def read_storage(%__MODULE__{} = ckpt, key) when is_binary(key),
-    do: read_record(ckpt, record_name(key))
+  def read_storage(ckpt, key), do: read_record(ckpt, record_name(string!(key)))
 
   @doc "Reads `length` bytes of a storage from `offset` on. It is an error if the storage is shorter."
   @spec read_storage(t(), String.t(), non_neg_integer(), non_neg_integer()) ::
           {:ok, binary()} | {:error, Error.t()}
-  def read_storage(%__MODULE__{} = ckpt, key, offset, length)
-      when is_binary(key) and is_integer(offset) and offset >= 0 and is_integer(length) and
-             length >= 0 do
+  def read_storage(ckpt, key, offset, length) do
+    ckpt = check!(ckpt)
+
+    for number <- [offset, length],
+        not (is_integer(number) and number >= 0),
+        do: ExTorch.Options.expected!("a number of bytes", number)
+
     if offset + length < 2 ** 63 do
-      Reader.record(ckpt, record_name(key), offset, length)
+      Reader.record(ckpt, record_name(string!(key)), offset, length)
     else
       {:error,
        Error.new(
@@ -380,8 +422,7 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Reads a record and decompresses it. See `records/1`."
   @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
-  def read_record(%__MODULE__{} = ckpt, name) when is_binary(name),
-    do: Reader.record(ckpt, name, 0, nil)
+  def read_record(ckpt, name), do: Reader.record(check!(ckpt), string!(name), 0, nil)
 
   @doc "Same as `read_storage/2` but raises on error."
   @spec read_storage!(t(), String.t()) :: binary()
@@ -406,19 +447,12 @@ defmodule ExTorch.Checkpoint do
   """
   @spec fetch(t(), name()) :: {:ok, Tensor.t()} | :error
   @impl Access
-  def fetch(%__MODULE__{} = ckpt, name) when is_binary(name) or is_list(name) do
+  def fetch(ckpt, name) do
     case tensor(ckpt, name) do
       {:ok, tensor} -> {:ok, tensor}
       {:error, %Error{reason: :not_found}} -> :error
       {:error, error} -> raise error
     end
-  end
-
-  def fetch(%__MODULE__{}, other) do
-    raise Error.new(
-            :bad_argument,
-            "expected the name of a tensor to be a string or a path, got #{inspect(other, limit: 5)}"
-          )
   end
 
   @doc false

@@ -57,6 +57,7 @@ defmodule ExTorch.CLI do
   end
 
   def run([]), do: wrong(usage())
+  def run(other), do: ExTorch.Options.expected!("the words of the command line in a list", other)
 
   @doc false
   @spec commands() :: [{String.t(), module()}]

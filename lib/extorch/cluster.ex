@@ -90,7 +90,7 @@ defmodule ExTorch.Cluster do
 
   @doc "Returns references to all tensors by name."
   @spec refs(t()) :: %{String.t() => Ref.t()}
-  def refs(%__MODULE__{coordinator: coordinator}), do: Coordinator.refs(coordinator)
+  def refs(cluster), do: Coordinator.refs(coordinator!(cluster))
 
   @doc "Returns how many tensors and bytes each node has."
   @spec summary(t()) :: %{
@@ -105,7 +105,10 @@ defmodule ExTorch.Cluster do
 
   @doc "Brings a tensor to the calling process, on any connected node. `timeout` is for each chunk."
   @spec read(Ref.t(), timeout()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def read(%Ref{} = ref, timeout \\ 30_000) do
+  def read(ref, timeout \\ 30_000) do
+    unless is_struct(ref, Ref), do: Options.expected!("an %ExTorch.Cluster.Ref{}", ref)
+    timeout = Options.timeout!(timeout)
+
     with {:ok, tensors} <- Coordinator.fetch(ref.holder, [ref.name], timeout),
          do: {:ok, Map.fetch!(tensors, ref.name)}
   end
@@ -116,8 +119,8 @@ defmodule ExTorch.Cluster do
   If a node dies meanwhile, its tensors are loaded by the others.
   """
   @spec gather(t(), timeout()) :: {:ok, %{String.t() => Tensor.t()}} | {:error, Error.t()}
-  def gather(%__MODULE__{coordinator: coordinator}, timeout \\ 30_000),
-    do: Coordinator.gather(coordinator, timeout)
+  def gather(cluster, timeout \\ 30_000),
+    do: Coordinator.gather(coordinator!(cluster), Options.timeout!(timeout))
 
   @doc "Same as `gather/2` but raises on error."
   @spec gather!(t(), timeout()) :: %{String.t() => Tensor.t()}
@@ -125,5 +128,10 @@ defmodule ExTorch.Cluster do
 
   @doc "Frees the tensors on all nodes."
   @spec close(t()) :: :ok
-  def close(%__MODULE__{coordinator: coordinator}), do: Coordinator.stop(coordinator)
+  def close(cluster), do: Coordinator.stop(coordinator!(cluster))
+
+  defp coordinator!(%__MODULE__{coordinator: coordinator}), do: coordinator
+
+  defp coordinator!(other),
+    do: Options.expected!("a cluster, as ExTorch.Cluster.load!/3 returns it", other)
 end

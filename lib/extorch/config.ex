@@ -50,11 +50,11 @@ defmodule ExTorch.Config do
   def background(false), do: []
 
   def background(uses) do
-    if is_list(uses) and uses -- @background_uses == [] do
+    if is_list(uses) and not List.improper?(uses) and uses -- @background_uses == [] do
       uses
     else
       raise ArgumentError,
-            "expected :background to be true, false or a list of #{inspect(@background_uses)}, got #{inspect(uses)}"
+            "expected :background to be true, false or a list of #{inspect(@background_uses)}, got #{ExTorch.Error.quoted(uses)}"
     end
   end
 

@@ -30,7 +30,7 @@ defmodule ExTorch.DCP do
   """
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Checkpoint.{Handle, Lookup}
+  alias ExTorch.Checkpoint.Handle
   alias ExTorch.DCP.{Folder, Metadata, Writer}
   alias ExTorch.{Error, Options, Tensor}
 
@@ -53,10 +53,12 @@ defmodule ExTorch.DCP do
   """
   @spec slice(Checkpoint.t(), Checkpoint.name(), [Range.t()]) ::
           {:ok, Tensor.t()} | {:error, Error.t()}
-  def slice(ckpt, name, ranges) when is_list(ranges) do
-    handle = handle(ckpt)
+  def slice(ckpt, name, ranges) do
+    unless is_list(ranges) and not List.improper?(ranges),
+      do: Options.expected!("a list of ranges", ranges)
 
-    with {:ok, entry} <- Lookup.entry(handle, name),
+    with {:ok, entry} <- Checkpoint.entry(ckpt, name),
+         handle = handle(ckpt),
          {:ok, box} <- box(ranges, entry) do
       case handle.resource do
         %Folder{} = folder ->
@@ -136,8 +138,17 @@ defmodule ExTorch.DCP do
 
   @doc "Makes the parts of all writers the checkpoint of the folder. Takes the option `:fsync`."
   @spec commit(Path.t(), [part()], keyword()) :: :ok | {:error, Error.t()}
-  def commit(folder, parts, opts \\ []) when is_list(parts) do
+  def commit(folder, parts, opts \\ []) do
     opts = Options.validate!(opts, fsync: true)
+    Options.booleans!(opts, [:fsync])
+
+    unless is_binary(folder) and Options.path?(folder),
+      do: Options.expected!("the path of a folder", folder)
+
+    unless is_list(parts) and not List.improper?(parts) and
+             Enum.all?(parts, &match?(%{file: _, items: _}, &1)),
+           do: Options.expected!("the parts that ExTorch.DCP.write/3 returned, in a list", parts)
+
     Writer.commit(folder, parts, opts[:fsync])
   end
 end

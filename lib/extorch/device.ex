@@ -1,6 +1,7 @@
 defmodule ExTorch.Device do
   @moduledoc """
   Devices of tensors: `:cpu`, `:cuda`, `{:cuda, index}`, `:mps` and `:meta`. Meta tensors have a shape but no memory.
+  Functions that take a device also accept torch's names: `"cpu"`, `"cuda:0"`.
 
       iex> :cpu in ExTorch.Device.available()
       true
@@ -12,6 +13,9 @@ defmodule ExTorch.Device do
   alias ExTorch.{Error, Meminfo, Native}
 
   @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
+
+  @typedoc "What functions accept as a device: also torch's name, such as `\"cuda:0\"`."
+  @type input :: device() | String.t()
 
   @doc "Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`."
   @spec available() :: [device()]
@@ -31,10 +35,13 @@ defmodule ExTorch.Device do
   def count(:cpu), do: 1
   def count(type) when type in [:cuda, :mps], do: Native.device_count(type)
 
+  def count(other) when other in ["cpu", "cuda", "mps"],
+    do: count(String.to_existing_atom(other))
+
   def count(other) do
     raise Error.new(
             :bad_argument,
-            "unknown device type #{inspect(other)}; expected :cpu, :cuda or :mps"
+            "unknown device type #{Error.quoted(other)}; expected :cpu, :cuda or :mps"
           )
   end
 
@@ -66,15 +73,22 @@ defmodule ExTorch.Device do
 
   def memory(:cuda), do: memory({:cuda, 0})
 
-  def memory({:cuda, index}) when is_integer(index) and index >= 0 do
+  def memory({:cuda, index}) when is_integer(index) and index in 0..127 do
     case Native.device_memory(index) do
       {:ok, {free, total}, _} -> {:ok, %{free: free, total: total}}
       {_, error} -> {:error, error}
     end
   end
 
-  def memory(other),
-    do: {:error, Error.new(:unsupported, "the memory of #{inspect(other)} is not available")}
+  def memory(other) do
+    case normalize(other) do
+      {:ok, device} when device != other -> memory(device)
+      _ -> {:error, unavailable(other)}
+    end
+  end
+
+  defp unavailable(device),
+    do: Error.new(:unsupported, "the memory of #{Error.quoted(device)} is not available")
 
   @doc "Same as `memory/1` but raises on error."
   @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
@@ -82,15 +96,41 @@ defmodule ExTorch.Device do
 
   @doc false
   @spec check!(term()) :: device()
-  def check!(device) when device in [:cpu, :meta, :mps, :cuda], do: device
-  def check!({:cuda, index} = device) when is_integer(index) and index in 0..127, do: device
+  def check!(device) do
+    case normalize(device) do
+      {:ok, device} ->
+        device
 
-  def check!(other) do
-    raise Error.new(
-            :bad_argument,
-            "unknown device #{inspect(other)}; expected :cpu, :cuda, {:cuda, index}, :mps or :meta"
-          )
+      :error ->
+        raise Error.new(
+                :bad_argument,
+                "unknown device #{Error.quoted(device)}; expected :cpu, :cuda, {:cuda, index}, :mps or :meta"
+              )
+    end
   end
+
+  # Also torch's own names: "cpu", "cuda:0".
+  @doc false
+  @spec normalize(term()) :: {:ok, device()} | :error
+  def normalize(device) when device in [:cpu, :meta, :mps, :cuda], do: {:ok, device}
+
+  def normalize({:cuda, index} = device) when is_integer(index) and index in 0..127,
+    do: {:ok, device}
+
+  def normalize("cuda:" <> index) do
+    case Integer.parse(index) do
+      {index, ""} -> normalize({:cuda, index})
+      _ -> :error
+    end
+  end
+
+  def normalize(name) when name in ["cpu:0", "mps:0"],
+    do: name |> binary_part(0, 3) |> normalize()
+
+  def normalize(name) when name in ["cpu", "meta", "mps", "cuda"],
+    do: {:ok, String.to_existing_atom(name)}
+
+  def normalize(_other), do: :error
 
   defp cuda_indices, do: Enum.take(0..127, cuda_count())
 end

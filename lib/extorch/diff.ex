@@ -49,6 +49,8 @@ defmodule ExTorch.Diff do
   def equal?(%__MODULE__{} = diff),
     do: {diff.changed, diff.only_a, diff.only_b, diff.values} == {[], [], [], []}
 
+  def equal?(other), do: ExTorch.Options.expected!("an %ExTorch.Diff{}", other)
+
   @doc false
   defdelegate lines(diff, max), to: ExTorch.Diff.Lines
 

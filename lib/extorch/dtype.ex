@@ -9,7 +9,11 @@ defmodule ExTorch.DType do
       iex> ExTorch.DType.normalize!({:bf, 16})
       :bfloat16
 
-  All functions that take a dtype also accept torch's short names (`:float`, `:long`) and Nx types (`{:f, 32}`). Using a
+      iex> Enum.map([:f16, "float32", "torch.int8", {:s, 64}], &ExTorch.DType.normalize!/1)
+      [:float16, :float32, :int8, :int64]
+
+  All functions that take a dtype also accept torch's short names (`:float`, `:long`), Nx types (`{:f, 32}`, `:f32`), and
+  all of these names as strings. Using a
   dtype that the linked LibTorch does not support is an `:unsupported` error; see `supported?/1`.
   """
 
@@ -31,12 +35,25 @@ defmodule ExTorch.DType do
         end)
   @names Enum.map(@rows, & &1.name)
 
+  # What else a dtype is called, as text: torch's short names, Nx's (f16, s64), i64 and torch.float32.
+  nx_words = fn
+    {:s, bits} -> ["s#{bits}", "i#{bits}"]
+    {kind, bits} when kind in [:f, :bf, :u, :c] -> ["#{kind}#{bits}"]
+    {kind, _bits} -> [kind]
+    nil -> []
+  end
+
+  @words for row <- @rows,
+             word <- [row.name, row.alias, "torch.#{row.name}"] ++ nx_words.(row.nx),
+             into: %{},
+             do: {to_string(word), row.name}
+
   @typedoc "The name of a dtype."
   @type dtype ::
           unquote(Enum.reduce(Enum.reverse(@names), fn name, rest -> {:|, [], [name, rest]} end))
 
-  @typedoc "What functions accept as a dtype: its name, torch's short name or an Nx type."
-  @type input :: dtype() | atom() | {atom(), pos_integer()}
+  @typedoc "What functions accept as a dtype: its name, torch's short name or an Nx type, also as a string."
+  @type input :: dtype() | atom() | {atom(), pos_integer()} | String.t()
 
   @doc "Returns the names of all dtypes."
   @spec names() :: [dtype()]
@@ -79,6 +96,14 @@ defmodule ExTorch.DType do
   end
 
   def normalize(other) do
+    case @words do
+      %{^other => name} -> {:ok, name}
+      words when is_atom(other) -> with :error <- Map.fetch(words, "#{other}"), do: unknown(other)
+      _ -> unknown(other)
+    end
+  end
+
+  defp unknown(other) do
     similar =
       if is_atom(other) do
         @names
@@ -92,7 +117,8 @@ defmodule ExTorch.DType do
         _ -> "; see ExTorch.DType.names/0"
       end
 
-    {:error, ExTorch.Error.new(:bad_argument, "unknown dtype #{inspect(other)}" <> hint)}
+    {:error,
+     ExTorch.Error.new(:bad_argument, "unknown dtype #{ExTorch.Error.quoted(other)}" <> hint)}
   end
 
   @doc "Same as `normalize/1` but raises on error."

@@ -84,6 +84,66 @@ defmodule ExTorch.Error do
     if String.printable?(path), do: path, else: inspect(path)
   end
 
+  @doc """
+  Returns what a client of a server may be told about an error, for example about a file that it has uploaded.
+
+  The text says what is wrong with the data, without paths, URLs and node names of the server, and without advice for
+  developers. Errors that are not about the data have one sentence each, and so has every other exception. Log
+  `Exception.message/1` for yourself.
+
+      iex> error = %ExTorch.Error{reason: :corrupt, message: "the pickle ends early; use verify: true", path: "/srv/u/1", offset: 12}
+      iex> ExTorch.Error.public_message(error)
+      "the pickle ends early (byte 12)"
+      iex> ExTorch.Error.public_message(%ExTorch.Error{reason: :io, message: "cannot write /srv/u/1: no space"})
+      "the server could not read or write the data"
+      iex> ExTorch.Error.public_message(%RuntimeError{message: "secret"})
+      "the server could not process the data"
+  """
+  @spec public_message(Exception.t()) :: String.t()
+  def public_message(error)
+
+  def public_message(%__MODULE__{reason: reason} = error)
+      when reason in [:truncated, :corrupt, :limit, :forbidden, :unsupported, :ambiguous] do
+    place = if is_integer(error.offset), do: " (byte #{error.offset})", else: ""
+    (error.message |> to_string() |> without_path(error.path) |> finding() |> redact()) <> place
+  end
+
+  def public_message(%__MODULE__{reason: :not_found}), do: "the data was not found"
+  def public_message(%__MODULE__{reason: :timeout}), do: "the data did not arrive in time"
+  def public_message(%__MODULE__{reason: :closed}), do: "the connection was closed"
+  def public_message(%__MODULE__{reason: :busy}), do: "the server is busy; try again later"
+  def public_message(%__MODULE__{reason: :stopping}), do: "the server is being restarted"
+
+  def public_message(%__MODULE__{reason: :no_memory}),
+    do: "the server has not enough memory for the data"
+
+  def public_message(%__MODULE__{reason: reason}) when reason in [:io, :file_changed],
+    do: "the server could not read or write the data"
+
+  def public_message(error) when is_exception(error), do: "the server could not process the data"
+  def public_message(other), do: ExTorch.Options.expected!("an exception", other)
+
+  defp without_path(message, path) when is_binary(path) and path != "",
+    do: String.replace(message, path, "…")
+
+  defp without_path(message, _path), do: message
+
+  # Messages have the form "what was found; what to do". Names from files are in quotes.
+  defp finding(message) do
+    case Regex.run(~r/\A(?:"(?:[^"\\]|\\.)*"|[^";])+/su, message) do
+      [found] when found != "" -> String.trim_trailing(found)
+      _ -> message
+    end
+  end
+
+  # URLs, absolute paths, nodes.
+  defp redact(message) do
+    message
+    |> String.replace(~r{\b[a-z][a-z0-9+.-]*://[^\s"]+}iu, "…")
+    |> String.replace(~r{(?<![\w.\]])(?:[A-Z]:\\|~?/)[^\s"',;()]+}u, "…")
+    |> String.replace(~r{\b[\w.-]+@[\w.-]+}u, "…")
+  end
+
   @doc false
   @spec new(reason(), String.t()) :: t()
   def new(reason, message), do: %__MODULE__{reason: reason, message: message}

@@ -55,9 +55,12 @@ defmodule ExTorch.Memory do
 
   @doc "Sets the budget of native bytes of the running node."
   @spec set_budget(non_neg_integer() | :infinity) :: :ok
-  def set_budget(bytes) when bytes == :infinity or (is_integer(bytes) and bytes >= 0) do
-    Native.memory_set_budget(bytes)
-  end
+  def set_budget(bytes)
+      when bytes == :infinity or (is_integer(bytes) and bytes in 0..0x7FFFFFFFFFFFFFFF),
+      do: Native.memory_set_budget(bytes)
+
+  def set_budget(other),
+    do: ExTorch.Options.expected!("a number of bytes below 2 ** 63 or :infinity", other)
 
   @doc """
   Sets what may run in the background of the running node: `true`, `false`, or a list as in `ExTorch.Config`.

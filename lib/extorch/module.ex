@@ -87,9 +87,11 @@ defimpl ExTorch.Module, for: List do
 
   # The parts of a keyword list are named by its keys, those of other lists by their position.
   def walk(list) do
-    if list != [] and Keyword.keyword?(list),
-      do: {:parts, list},
-      else: {:parts, list |> Enum.with_index() |> Enum.map(fn {part, i} -> {i, part} end)}
+    cond do
+      List.improper?(list) -> :other
+      list != [] and Keyword.keyword?(list) -> {:parts, list}
+      true -> {:parts, list |> Enum.with_index() |> Enum.map(fn {part, i} -> {i, part} end)}
+    end
   end
 
   def rebuild(list, parts) do

@@ -234,4 +234,35 @@ if Code.ensure_loaded?(Nx) do
 
     defp traverse(other, _module, _fun), do: other
   end
+else
+  defmodule ExTorch.Nx do
+    @moduledoc """
+    Converts tensors to and from Nx, without a copy if the backend supports it.
+
+    Nx was not available when ExTorch was compiled: every function raises an `ExTorch.Error` with the reason `:unsupported`
+    that says what to add.
+    """
+
+    @doc "Converts a tensor, or a container of tensors, to Nx. Needs Nx."
+    @spec to_nx(term(), keyword()) :: no_return()
+    def to_nx(tensor_or_container, opts \\ [])
+    def to_nx(_tensor_or_container, _opts), do: missing!()
+
+    @doc "Converts an Nx tensor, or a container of them, to ExTorch tensors. Needs Nx."
+    @spec from_nx(term()) :: no_return()
+    def from_nx(_nx_or_container), do: missing!()
+
+    @doc "Ends the lease of an Nx tensor. Needs Nx."
+    @spec release(term()) :: no_return()
+    def release(_nx), do: missing!()
+
+    @spec missing!() :: no_return()
+    defp missing! do
+      raise ExTorch.Error.new(
+              :unsupported,
+              "ExTorch was compiled without Nx; add {:nx, \"~> 0.6\"} to the dependencies in mix.exs, then run " <>
+                "mix deps.get and mix deps.compile extorch --force"
+            )
+    end
+  end
 end

@@ -46,6 +46,11 @@ defmodule ExTorch.Options do
           )
   end
 
+  # An argument that is not an option.
+  @spec expected!(String.t(), term()) :: no_return()
+  def expected!(expected, value),
+    do: raise(Error.new(:bad_argument, "expected #{expected}, got #{Error.quoted(value)}"))
+
   @spec booleans!(keyword() | map(), [atom()]) :: :ok
   def booleans!(opts, keys) do
     for key <- keys, not is_boolean(opts[key]), do: invalid!(key, "a boolean", opts[key])

@@ -67,6 +67,8 @@ defmodule ExTorch.Python do
         nil -> :error
       end
     end
+
+    def fetch(other, _key), do: ExTorch.Options.expected!("an %ExTorch.Python.Dict{}", other)
   end
 
   defmodule Bytes do

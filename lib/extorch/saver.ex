@@ -141,7 +141,11 @@ defmodule ExTorch.Saver do
   # Returns the metadata as a sorted list of strings.
   @spec metadata!(term(), atom()) :: [{String.t(), String.t()}]
   def metadata!(metadata, format) do
-    pairs = if is_map(metadata) or is_list(metadata), do: Enum.to_list(metadata), else: [:invalid]
+    pairs =
+      if (is_map(metadata) and not is_struct(metadata)) or
+           (is_list(metadata) and not List.improper?(metadata)),
+         do: Enum.to_list(metadata),
+         else: [:invalid]
 
     strings =
       for pair <- pairs do

@@ -93,7 +93,7 @@ defmodule ExTorch.Source do
   def unknown(other) do
     ExTorch.Error.new(
       :bad_argument,
-      "expected a path, a URL, {:binary, binary} or a struct that implements ExTorch.Source, got #{inspect(other, limit: 5)}"
+      "expected a path, a URL, {:binary, binary} or a struct that implements ExTorch.Source, got #{ExTorch.Error.quoted(other)}"
     )
   end
 

@@ -95,7 +95,7 @@ defmodule ExTorch.Store do
 
   @doc "Saves the tensors of a module to the store's file."
   @spec collect_from(t(), term()) :: :ok | {:error, Error.t()}
-  def collect_from(%impl{} = store, module), do: impl.collect_from(store, module)
+  def collect_from(store, module), do: impl!(store).collect_from(store, module)
 
   @doc """
   Applies the tensors of the store's file to a module.
@@ -105,22 +105,22 @@ defmodule ExTorch.Store do
   given.
   """
   @spec apply_to(t(), term()) :: {:ok, ApplyResult.t()} | {:error, Error.t()}
-  def apply_to(%impl{} = store, module), do: impl.apply_to(store, module)
+  def apply_to(store, module), do: impl!(store).apply_to(store, module)
 
   @doc """
   Returns the names of the tensors in the file, as a module names them: after `:top_level_key` and `:remap`, and only
   those that `:only` and `:except` select.
   """
   @spec keys(t()) :: {:ok, [String.t()]} | {:error, Error.t()}
-  def keys(%impl{} = store), do: impl.keys(store)
+  def keys(store), do: impl!(store).keys(store)
 
   @doc "Returns the entry of one tensor, without reading the tensor."
   @spec entry(t(), String.t()) :: {:ok, Checkpoint.Entry.t()} | {:error, Error.t()}
-  def entry(%impl{} = store, name), do: impl.entry(store, name)
+  def entry(store, name), do: impl!(store).entry(store, name!(name))
 
   @doc "Reads one tensor."
   @spec tensor(t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(%impl{} = store, name), do: impl.tensor(store, name)
+  def tensor(store, name), do: impl!(store).tensor(store, name!(name))
 
   @doc "Same as `collect_from/2` but raises on error."
   @spec collect_from!(t(), term()) :: :ok
@@ -141,4 +141,19 @@ defmodule ExTorch.Store do
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), String.t()) :: Tensor.t()
   def tensor!(store, name), do: Error.unwrap!(tensor(store, name))
+
+  defp impl!(%impl{} = store) do
+    if Code.ensure_loaded?(impl) and function_exported?(impl, :apply_to, 2),
+      do: impl,
+      else: not_a_store!(store)
+  end
+
+  defp impl!(other), do: not_a_store!(other)
+
+  @spec not_a_store!(term()) :: no_return()
+  defp not_a_store!(other),
+    do: ExTorch.Options.expected!("a store, such as ExTorch.Store.PyTorch.new(path)", other)
+
+  defp name!(name) when is_binary(name), do: name
+  defp name!(other), do: ExTorch.Options.expected!("the name of a tensor as a string", other)
 end

@@ -22,7 +22,7 @@ defmodule ExTorch.Tensor do
   """
 
   alias ExTorch.{DType, Device, Error, Native, Options}
-  alias ExTorch.Native.Call
+  alias ExTorch.Native.{Call, Stub}
   alias ExTorch.Tensor.Compare
 
   @type t :: %__MODULE__{
@@ -34,6 +34,11 @@ defmodule ExTorch.Tensor do
 
   @enforce_keys [:resource, :shape, :dtype, :device]
   defstruct [:resource, :shape, :dtype, :device]
+
+  @doc false
+  @spec check!(term()) :: t()
+  def check!(%__MODULE__{} = tensor), do: tensor
+  def check!(other), do: Options.expected!("a tensor (see ExTorch.tensor/2)", other)
 
   # ---- Conversion from and to Elixir terms ----
 
@@ -50,8 +55,8 @@ defmodule ExTorch.Tensor do
       ** (ExTorch.Error) the binary has 3 bytes, but this shape of int16 needs 4
   """
   @spec from_binary(binary(), tuple() | [non_neg_integer()], DType.input()) :: t()
-  def from_binary(binary, shape, dtype)
-      when is_binary(binary) and (is_tuple(shape) or is_list(shape)) do
+  def from_binary(binary, shape, dtype) do
+    unless is_binary(binary), do: Options.expected!("a binary", binary)
     dtype = DType.normalize!(dtype)
     Error.unwrap!(Call.tensor_from_binary(binary, check_shape!(shape), dtype))
   end
@@ -67,8 +72,8 @@ defmodule ExTorch.Tensor do
       <<1, 2, 3>>
   """
   @spec to_binary(t()) :: binary()
-  def to_binary(%__MODULE__{} = tensor),
-    do: Error.unwrap!(Call.tensor_to_binary(tensor))
+  def to_binary(tensor),
+    do: Error.unwrap!(Call.tensor_to_binary(check!(tensor)))
 
   @doc """
   Returns the values as nested lists.
@@ -81,7 +86,7 @@ defmodule ExTorch.Tensor do
       7
   """
   @spec to_list(t()) :: term()
-  def to_list(%__MODULE__{} = tensor), do: Error.unwrap!(Call.tensor_to_list(tensor))
+  def to_list(tensor), do: Error.unwrap!(Call.tensor_to_list(check!(tensor)))
 
   # ---- Properties ----
 
@@ -92,7 +97,7 @@ defmodule ExTorch.Tensor do
       {12, 4, 1}
   """
   @spec strides(t()) :: tuple() | nil
-  def strides(%__MODULE__{} = tensor), do: Error.unwrap!(Call.tensor_strides(tensor))
+  def strides(tensor), do: Error.unwrap!(Call.tensor_strides(check!(tensor)))
 
   @doc """
   Returns the number of elements.
@@ -101,7 +106,10 @@ defmodule ExTorch.Tensor do
       6
   """
   @spec numel(t()) :: non_neg_integer()
-  def numel(%__MODULE__{shape: shape}), do: Enum.reduce(Tuple.to_list(shape), 1, &(&1 * &2))
+  def numel(%__MODULE__{shape: shape}) when is_tuple(shape),
+    do: Enum.reduce(Tuple.to_list(shape), 1, &(&1 * &2))
+
+  def numel(other), do: Options.expected!("a tensor (see ExTorch.tensor/2)", other)
 
   @doc """
   Returns the size of all elements in bytes. This is the size of `to_binary/1`.
@@ -110,7 +118,7 @@ defmodule ExTorch.Tensor do
       12
   """
   @spec nbytes(t()) :: non_neg_integer()
-  def nbytes(%__MODULE__{dtype: dtype} = tensor), do: numel(tensor) * DType.size(dtype)
+  def nbytes(tensor), do: numel(tensor) * DType.size(tensor.dtype)
 
   @doc """
   Returns true if both tensors have the same shape, dtype and values. NaN is not equal to itself, as in torch.
@@ -121,8 +129,7 @@ defmodule ExTorch.Tensor do
       false
   """
   @spec equal?(t(), t()) :: boolean()
-  def equal?(%__MODULE__{} = a, %__MODULE__{} = b),
-    do: Error.unwrap!(Call.tensor_equal(a, b))
+  def equal?(a, b), do: Error.unwrap!(Call.tensor_equal(check!(a), check!(b)))
 
   @doc """
   Returns true if both tensors have the same shape and all their values are close, as in `torch.allclose`.
@@ -148,11 +155,11 @@ defmodule ExTorch.Tensor do
     * `:equal_nan` - if `true`, NaN is close to NaN. Defaults to `false`.
   """
   @spec allclose?(t(), t(), keyword()) :: boolean()
-  def allclose?(%__MODULE__{} = a, %__MODULE__{} = b, opts \\ []) do
+  def allclose?(a, b, opts \\ []) do
     options = opts |> Options.validate!(rtol: 1.0e-5, atol: 1.0e-8, equal_nan: false) |> Map.new()
 
     Compare.check!(options)
-    Compare.close?(a, b, options)
+    Compare.close?(check!(a), check!(b), options)
   end
 
   @doc """
@@ -167,13 +174,15 @@ defmodule ExTorch.Tensor do
       true
   """
   @spec requires_grad(t()) :: boolean()
-  def requires_grad(%__MODULE__{} = tensor),
-    do: Error.unwrap!(Call.tensor_requires_grad(tensor))
+  def requires_grad(tensor),
+    do: Error.unwrap!(Call.tensor_requires_grad(check!(tensor)))
 
   @doc "Returns a tensor that shares the memory and is marked, or not marked, as requiring a gradient."
   @spec requires_grad(t(), boolean()) :: t()
-  def requires_grad(%__MODULE__{} = tensor, flag) when is_boolean(flag),
-    do: set_requires_grad(tensor, flag)
+  def requires_grad(tensor, flag) when is_boolean(flag),
+    do: set_requires_grad(check!(tensor), flag)
+
+  def requires_grad(_tensor, flag), do: Options.expected!("a boolean", flag)
 
   defp set_requires_grad(tensor, flag),
     do: Error.unwrap!(Call.tensor_set_requires_grad(tensor, flag))
@@ -191,7 +200,10 @@ defmodule ExTorch.Tensor do
       ** (ExTorch.Error) this tensor was released; use it before ExTorch.Tensor.release/1 or keep a clone
   """
   @spec release(t()) :: :ok
-  def release(%__MODULE__{} = tensor), do: Native.tensor_release(tensor)
+  def release(tensor) do
+    tensor = check!(tensor)
+    Stub.checked(:tensor_release, fn -> Native.tensor_release(tensor) end)
+  end
 
   # ---- Conversion to other dtypes, devices and layouts ----
 
@@ -213,10 +225,14 @@ defmodule ExTorch.Tensor do
   """
   @spec to(t(), DType.input() | Device.device() | keyword()) :: t()
   def to(tensor, target)
-  def to(%__MODULE__{} = tensor, opts) when is_list(opts), do: convert(tensor, opts)
-  def to(tensor, device) when device in [:cpu, :cuda, :mps, :meta], do: to(tensor, device: device)
-  def to(tensor, {:cuda, _} = device), do: to(tensor, device: device)
-  def to(tensor, dtype), do: to(tensor, dtype: dtype)
+  def to(tensor, opts) when is_list(opts), do: convert(check!(tensor), opts)
+
+  def to(tensor, target) do
+    case Device.normalize(target) do
+      {:ok, device} -> to(tensor, device: device)
+      :error -> to(tensor, dtype: target)
+    end
+  end
 
   defp convert(tensor, opts) do
     opts = Options.validate!(opts, [:dtype, :device, :copy, :non_blocking])
@@ -238,7 +254,9 @@ defmodule ExTorch.Tensor do
   Raises `:unsupported` if there is no CUDA device.
   """
   @spec pin(t()) :: t()
-  def pin(%__MODULE__{} = tensor) do
+  def pin(tensor) do
+    tensor = check!(tensor)
+
     if Device.cuda_count() == 0 do
       raise Error.new(:unsupported, "pinned memory requires a CUDA device")
     end
@@ -254,11 +272,11 @@ defmodule ExTorch.Tensor do
       {{1, 3}, {2, 1}}
   """
   @spec contiguous(t()) :: t()
-  def contiguous(%__MODULE__{} = tensor), do: ExTorch.op("aten::contiguous", [tensor])
+  def contiguous(tensor), do: ExTorch.op("aten::contiguous", [check!(tensor)])
 
   @doc "Returns a copy of the tensor. The copy is not frozen."
   @spec clone(t()) :: t()
-  def clone(%__MODULE__{} = tensor), do: ExTorch.op("aten::clone", [tensor])
+  def clone(tensor), do: ExTorch.op("aten::clone", [check!(tensor)])
 
   # ---- Shapes ----
 
@@ -271,8 +289,8 @@ defmodule ExTorch.Tensor do
       {2, 3}
   """
   @spec reshape(t(), tuple() | [integer()]) :: t()
-  def reshape(%__MODULE__{} = tensor, shape),
-    do: ExTorch.op("aten::reshape", [tensor, check_shape!(shape)])
+  def reshape(tensor, shape),
+    do: ExTorch.op("aten::reshape", [check!(tensor), check_shape!(shape)])
 
   @doc """
   Returns a view with two dimensions swapped, by default the last two.
@@ -281,8 +299,8 @@ defmodule ExTorch.Tensor do
       {3, 2, 4}
   """
   @spec transpose(t(), integer(), integer()) :: t()
-  def transpose(%__MODULE__{} = tensor, a \\ -2, b \\ -1),
-    do: ExTorch.op("aten::transpose.int", [tensor, a, b])
+  def transpose(tensor, a \\ -2, b \\ -1),
+    do: ExTorch.op("aten::transpose.int", [check!(tensor), a, b])
 
   @doc """
   Returns a view of a part of the tensor.
@@ -298,9 +316,12 @@ defmodule ExTorch.Tensor do
       [8, 10]
   """
   @spec slice(t(), [Range.t() | integer() | :all]) :: t()
-  def slice(%__MODULE__{} = tensor, selectors) when is_list(selectors) do
+  def slice(tensor, selectors) do
+    unless is_list(selectors) and not List.improper?(selectors),
+      do: Options.expected!("a list of selectors such as [0..1, :all]", selectors)
+
     {result, _dim} =
-      Enum.reduce(selectors, {tensor, 0}, fn
+      Enum.reduce(selectors, {check!(tensor), 0}, fn
         :all, {view, dim} ->
           {view, dim + 1}
 
@@ -315,6 +336,8 @@ defmodule ExTorch.Tensor do
   end
 
   @spec slice(t(), integer(), Range.t()) :: t()
+  def slice(tensor, dim, range)
+
   def slice(%__MODULE__{shape: shape} = tensor, dim, first..last//step) when is_integer(dim) do
     rank = tuple_size(shape)
 
@@ -342,16 +365,24 @@ defmodule ExTorch.Tensor do
     ExTorch.op("aten::slice.Tensor", [tensor, dim, from_end.(first), max(stop, 0), step])
   end
 
-  defp check_shape!(shape) do
+  def slice(tensor, dim, range) do
+    check!(tensor)
+    unless is_integer(dim), do: Options.expected!("the number of a dimension", dim)
+    Options.expected!("a range such as 0..3", range)
+  end
+
+  @doc false
+  @spec check_shape!(term()) :: [integer()]
+  def check_shape!(shape) do
     sizes = if is_tuple(shape), do: Tuple.to_list(shape), else: shape
 
-    if is_list(sizes) and length(sizes) <= 64 and
+    if is_list(sizes) and not List.improper?(sizes) and length(sizes) <= 64 and
          Enum.all?(sizes, &(is_integer(&1) and &1 in -1..0x7FFFFFFFFFFFFFFF)) do
       sizes
     else
       raise Error.new(
               :bad_argument,
-              "expected a shape to be a tuple of sizes such as {2, 3}, got #{inspect(shape)}"
+              "expected a shape to be a tuple of sizes such as {2, 3}, got #{Error.quoted(shape)}"
             )
     end
   end

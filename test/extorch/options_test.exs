@@ -155,9 +155,9 @@ defmodule ExTorch.OptionsTest do
         ),
         for(v <- [0 | values.numbers], do: {&Archive.save(1, {:binary, ""}, &1), :chunk, v}),
         for(v <- [nil, :tuple, "map"], do: {&Archive.load({:binary, ""}, &1), :as, v}),
-        for(v <- [:foo, "cpu", {:cuda, -1}, 5, %{"cpu" => :foo}], do: {open, :device, v}),
-        for(v <- [:foo, "cpu", {:cuda, -1}, 5], do: {&ExTorch.zeros({1}, &1), :device, v}),
-        for(v <- [:foo, "float32", 5], do: {&ExTorch.zeros({1}, &1), :dtype, v}),
+        for(v <- [:foo, "tpu", {:cuda, -1}, 5, %{"cpu" => :foo}], do: {open, :device, v}),
+        for(v <- [:foo, "tpu", {:cuda, -1}, 5], do: {&ExTorch.zeros({1}, &1), :device, v}),
+        for(v <- [:foo, "floot32", 5], do: {&ExTorch.zeros({1}, &1), :dtype, v}),
         for v <- values.filters, fun <- [open, loader, store, &ExTorch.load(@fixture, &1)] do
           {fun, :only, v}
         end,

@@ -4,6 +4,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { XT_PRINTABLE_MAX = 200 };
 
 typedef struct {
@@ -13,5 +17,9 @@ typedef struct {
 /* Returns the text with control characters and bytes that are not valid UTF-8 escaped as \xHH. A result of more than
  * XT_PRINTABLE_MAX bytes is cut and ends in "...". */
 xt_printable xt_printable_text(const char *data, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

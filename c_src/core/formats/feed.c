@@ -10,6 +10,7 @@
 #include "core/checkpoint/push_stored.h"
 #include "core/formats/detect.h"
 #include "core/formats/open.h"
+#include "core/formats/other_file.h"
 #include "core/formats/plain_pickle.h"
 #include "core/memory/memory.h"
 #include "core/memory/prefault.h"
@@ -92,7 +93,7 @@ static bool is_whole_pickle(xt_push *p, size_t *needed) {
 }
 
 /* The first step: detects the format by its signature, or else by its first pickle, or else by as many bytes as for a
- * file. */
+ * file. A web server may never send as many. */
 static xt_status detect_step(xt_push *p, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
   size_t available = xt_push_available(p), needed, more = XT_DETECT_SIZE;
@@ -102,7 +103,9 @@ static xt_status detect_step(xt_push *p, xt_error *error) {
   if (!format && (pickle || xt_plain_pickle_may_begin(*data))) return detect_by_pickle(p, error);
   if (!format) format = xt_detect_guess(data, available);
   if (format) return begin_format(p, format, error);
-  if (available < XT_DETECT_SIZE) return xt_push_request(p, more, 0);
+  bool text = xt_other_file_is_text(data, available);
+  if (available < XT_DETECT_SIZE && !(text && xt_other_file_http_line(data, available)))
+    return xt_push_request(p, text && available < more ? available + 1 : more, 0);
   return detect_by_head(p, available, error);
 }
 

@@ -61,6 +61,19 @@ static xt_status report_html(const uint8_t *head, size_t size, xt_error *error) 
                       titled ? ": \"" : "", titled ? title.text : "", titled ? "\"" : "");
 }
 
+size_t xt_other_file_http_line(const uint8_t *head, size_t size) {
+  const uint8_t *end = memchr(head, '\r', size);
+  size_t line = end ? (size_t)(end - head) : 0;
+  return starts_with(head, line, "HTTP/1.", 7) || memmem(head, line, " HTTP/1.", 8) ? line : 0;
+}
+
+static xt_status report_http(const uint8_t *head, size_t line, xt_error *error) {
+  return xt_error_set(error, XT_STATUS_corrupt,
+                      "the peer speaks HTTP: \"%s\"; load a URL with ExTorch.load/2, and a request with "
+                      "ExTorch.Streaming.Body",
+                      xt_printable_text((const char *)head, line).text);
+}
+
 /* Reports a download that returned a message instead of the file. */
 static xt_status report_text(const uint8_t *head, size_t size, xt_error *error) {
   size_t at = starts_with(head, size, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark */
@@ -89,6 +102,8 @@ static xt_status report_multipart(xt_error *error) {
 
 xt_status xt_other_file_report(const uint8_t *head, size_t size, xt_error *error) {
   if (is_multipart(head, size)) return report_multipart(error);
+  size_t http = xt_other_file_http_line(head, size);
+  if (http) return report_http(head, http, error);
   if (is_html(head, size)) return report_html(head, size, error);
   return xt_other_file_is_text(head, size) ? report_text(head, size, error) : XT_STATUS_ok;
 }

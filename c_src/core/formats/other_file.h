@@ -9,6 +9,9 @@
 /* Returns whether the bytes are text in UTF-8. Also true for text whose last character is cut off. */
 bool xt_other_file_is_text(const uint8_t *head, size_t size);
 
+/* Returns the length of the first line if it is one of HTTP ("HTTP/1.1 200 OK", "GET /a HTTP/1.1"), otherwise 0. */
+size_t xt_other_file_http_line(const uint8_t *head, size_t size);
+
 /* Describes a file that is text, and what to do about it. Returns XT_STATUS_ok if it is something else. */
 xt_status xt_other_file_report(const uint8_t *head, size_t size, xt_error *error);
 

@@ -12,8 +12,18 @@ defmodule ExTorch.Archive.CollectableWriter do
   end
 
   @impl true
-  def write(%{collected: collected, fun: fun} = writer, data),
-    do: {:ok, byte_size(data), %{writer | collected: fun.(collected, {:cont, data})}}
+  def write(%{collected: collected, fun: fun} = writer, data) do
+    {:ok, byte_size(data), %{writer | collected: fun.(collected, {:cont, data})}}
+  rescue
+    # A map collects pairs, for example.
+    error in [FunctionClauseError, ArgumentError, Protocol.UndefinedError] ->
+      {:error, refused(error), writer}
+  end
+
+  defp refused(error) do
+    message = error |> Exception.message() |> String.split("\n") |> hd()
+    ExTorch.Error.new(:bad_argument, "the writer does not collect binaries: #{message}")
+  end
 
   @impl true
   def close(writer), do: close(writer, :error)

@@ -18,7 +18,8 @@ defmodule ExTorch.Archive.IODevice do
   def device?(device) when is_atom(device),
     do: device in [:stdio, :stderr] or is_pid(Process.whereis(device))
 
-  def device?(device), do: is_tuple(device) and elem(device, 0) == :file_descriptor
+  def device?(device),
+    do: is_tuple(device) and tuple_size(device) > 1 and elem(device, 0) == :file_descriptor
 
   # Raises if the value, which should be a reader or writer, is not an IO device.
   @spec check!(term(), String.t()) :: :ok

@@ -19,6 +19,11 @@ defmodule ExTorch.Archive.Output do
     end
   end
 
+  def open(list) when is_list(list) do
+    if List.improper?(list), do: IODevice.check!(list, "writer")
+    {:ok, CollectableWriter.new(list)}
+  end
+
   def open(other) do
     cond do
       IODevice.device?(other) -> open_device(other)

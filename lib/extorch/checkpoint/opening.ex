@@ -7,6 +7,7 @@ defmodule ExTorch.Checkpoint.Opening do
   alias ExTorch.{Error, Native, Source}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
+  alias ExTorch.Native.Stub
 
   @spec open(Checkpoint.source(), Options.t()) :: Handle.result(Handle.t())
   def open(source, options) do
@@ -105,7 +106,8 @@ defmodule ExTorch.Checkpoint.Opening do
   def close(%{resource: %Folder{}}), do: :ok
 
   def close(%{resource: resource, source: source}) do
-    if Native.checkpoint_close(resource), do: close_source(source)
+    closed = Stub.checked(:checkpoint_close, fn -> Native.checkpoint_close(resource) end)
+    if closed, do: close_source(source)
     :ok
   end
 

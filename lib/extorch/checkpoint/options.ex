@@ -35,7 +35,7 @@ defmodule ExTorch.Checkpoint.Options do
           verify: boolean(),
           strict: boolean(),
           ordered: boolean(),
-          device: Device.device() | map() | (String.t() -> Device.device()),
+          device: Device.device() | map() | (String.t() -> Device.input()),
           only: Filter.prepared() | nil,
           on_progress: Progress.callback() | nil,
           offset: non_neg_integer(),
@@ -66,9 +66,12 @@ defmodule ExTorch.Checkpoint.Options do
 
     Filter.check!(opts[:only], :only)
     Progress.check!(opts[:on_progress])
-    check_device!(opts[:device])
+    device = device!(opts[:device])
     limits = check_limits!(opts[:limits])
-    opts |> Map.new() |> Map.merge(%{limits: limits, only: Filter.prepare(opts[:only])})
+
+    opts
+    |> Map.new()
+    |> Map.merge(%{limits: limits, only: Filter.prepare(opts[:only]), device: device})
   end
 
   defp check_limits!(limits) do
@@ -97,9 +100,12 @@ defmodule ExTorch.Checkpoint.Options do
 
   defp bytes?(value), do: is_integer(value) and value in 0..(2 ** 62)
 
-  defp check_device!(fun) when is_function(fun, 1), do: :ok
-  defp check_device!(map) when is_map(map), do: Enum.each(Map.values(map), &Device.check!/1)
-  defp check_device!(device), do: Device.check!(device)
+  defp device!(fun) when is_function(fun, 1), do: fun
+
+  defp device!(map) when is_map(map) and not is_struct(map),
+    do: Map.new(map, fn {location, device} -> {location, Device.check!(device)} end)
+
+  defp device!(device), do: Device.check!(device)
 
   # Returns the options as the tuple that the NIFs take.
   @spec native(t()) :: native()

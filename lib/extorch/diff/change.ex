@@ -34,7 +34,7 @@ defmodule ExTorch.Diff.Change do
       "shape {2} → {3}"
   """
   @spec describe(t()) :: String.t()
-  def describe(%__MODULE__{} = change) do
+  def describe(%__MODULE__{shape: {_, _}, dtype: {_, _}} = change) do
     {shape_a, shape_b} = change.shape
     {dtype_a, dtype_b} = change.dtype
 
@@ -46,6 +46,8 @@ defmodule ExTorch.Diff.Change do
     |> Enum.filter(& &1)
     |> Enum.join(", ")
   end
+
+  def describe(other), do: ExTorch.Options.expected!("an %ExTorch.Diff.Change{}", other)
 
   defp describe_values(change) do
     "max #{number(change.max)}, mean #{number(change.mean)}, #{change.differing} of #{change.numel} elements" <>

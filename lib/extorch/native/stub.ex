@@ -43,6 +43,10 @@ defmodule ExTorch.Native.Stub do
               result ->
                 result
             end
+          rescue
+            # A resource of another node, a struct that ExTorch did not make, or an improper list.
+            error in ArgumentError ->
+              refused!(unquote(name), error, __STACKTRACE__)
           end
         end
       end
@@ -50,8 +54,28 @@ defmodule ExTorch.Native.Stub do
     quote do
       defmodule Call do
         @moduledoc false
+        import ExTorch.Native.Stub, only: [refused!: 3]
         unquote_splicing(functions)
       end
     end
   end
+
+  # Calls a NIF that is not of type result.
+  @spec checked(atom(), (() -> value)) :: value when value: term()
+  def checked(name, fun) do
+    fun.()
+  rescue
+    error in ArgumentError -> refused!(name, error, __STACKTRACE__)
+  end
+
+  # A NIF says badarg, without words.
+  @spec refused!(atom(), Exception.t(), Exception.stacktrace()) :: no_return()
+  def refused!(name, %{message: "argument error"}, stacktrace) do
+    message =
+      "#{name}: an argument is not of the right kind, or it is a tensor, checkpoint or loader of another node"
+
+    reraise ExTorch.Error.new(:bad_argument, message), stacktrace
+  end
+
+  def refused!(_name, error, stacktrace), do: reraise(error, stacktrace)
 end

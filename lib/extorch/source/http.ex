@@ -172,7 +172,10 @@ defmodule ExTorch.Source.HTTP do
     %{options | headers: headers!(options.headers)}
   end
 
-  defp headers!(headers) when is_list(headers) or is_map(headers) do
+  defp headers!(headers)
+       when is_list(headers) or (is_map(headers) and not is_struct(headers)) do
+    if is_list(headers) and List.improper?(headers), do: headers!(:improper)
+
     for header <- headers do
       with {name, value} when is_binary(value) and (is_binary(name) or is_atom(name)) <- header do
         {name |> to_string() |> safe!() |> String.downcase(), safe!(value)}
@@ -201,11 +204,19 @@ defmodule ExTorch.Source.HTTP do
   the variable `HF_ENDPOINT`, or the public hub). The token is by default the variable `HF_TOKEN`, read at each request.
   """
   @spec hub(String.t(), String.t(), keyword()) :: t()
-  def hub(repository, file, opts \\ []) when is_binary(repository) and is_binary(file) do
+  def hub(repository, file, opts \\ []) do
+    unless is_binary(repository) and is_binary(file),
+      do: raise(Error.new(:bad_argument, "expected a repository and a file as strings"))
+
+    unless Keyword.keyword?(opts), do: check!(opts)
+
     {revision, opts} = Keyword.pop(opts, :revision, "main")
 
     {endpoint, opts} =
       Keyword.pop(opts, :endpoint, System.get_env("HF_ENDPOINT") || "https://huggingface.co")
+
+    unless is_binary(revision) and is_binary(endpoint),
+      do: raise(Error.new(:bad_argument, "expected :revision and :endpoint to be strings"))
 
     path =
       [segments!(repository), "resolve", URL.encode(revision), segments!(file)] |> Enum.join("/")

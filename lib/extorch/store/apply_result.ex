@@ -48,10 +48,15 @@ defmodule ExTorch.Store.ApplyResult do
   @doc "Returns true if there are no missing tensors and no errors."
   @spec complete?(t()) :: boolean()
   def complete?(%__MODULE__{missing: missing, errors: errors}), do: missing == [] and errors == []
+  def complete?(other), do: not_a_result!(other)
+
+  defp not_a_result!(other),
+    do: ExTorch.Options.expected!("an %ExTorch.Store.ApplyResult{}", other)
 
   @doc "Returns a report as text: the counts and the first ten names of each list."
   @spec summary(t()) :: String.t()
-  def summary(%__MODULE__{} = result) do
+  def summary(result) do
+    unless is_struct(result, __MODULE__), do: not_a_result!(result)
     head = "#{length(result.applied)} applied"
 
     counts = for {label, list} <- lists(result), list != [], do: "#{length(list)} #{label}"

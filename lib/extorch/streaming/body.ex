@@ -33,7 +33,8 @@ defmodule ExTorch.Streaming.Body do
   """
   @spec load(conn, keyword()) :: {:ok, term(), conn} | {:error, Error.t(), conn}
         when conn: struct()
-  def load(%_{} = conn, opts \\ []) do
+  def load(conn, opts \\ []) do
+    unless conn?(conn), do: Options.expected!("a connection such as a %Plug.Conn{}", conn)
     opts = Options.validate!(opts, @read_options ++ Loader.known_options())
     {read_opts, opts} = Keyword.split(opts, [:length, :read_length, :read_timeout])
 
@@ -43,6 +44,11 @@ defmodule ExTorch.Streaming.Body do
 
     more(conn, {:more, Streaming.loader(opts)}, read_opts)
   end
+
+  defp conn?(%module{}),
+    do: Code.ensure_loaded?(module) and function_exported?(module, :read_body, 2)
+
+  defp conn?(_other), do: false
 
   defp more(conn, state, read_opts) do
     case read(conn, state, read_opts) do

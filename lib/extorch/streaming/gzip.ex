@@ -16,14 +16,25 @@ defmodule ExTorch.Streaming.Gzip do
   @chunk 64 * 1024
 
   @spec new(Enumerable.t()) :: t()
-  def new(enumerable), do: %__MODULE__{enumerable: enumerable}
+  def new(enumerable), do: %__MODULE__{enumerable: check!(enumerable)}
+
+  # Raises unless the term can be enumerated.
+  @spec check!(term()) :: Enumerable.t()
+  def check!(function) when is_function(function) and not is_function(function, 2),
+    do: ExTorch.Options.expected!("an enumerable of binaries", function)
+
+  def check!(enumerable) do
+    if Enumerable.impl_for(enumerable),
+      do: enumerable,
+      else: ExTorch.Options.expected!("an enumerable of binaries", enumerable)
+  end
 
   # Returns a stream of chunks. Other enumerables are returned as they are.
   @spec counted(Enumerable.t()) :: Enumerable.t()
   def counted(%__MODULE__{enumerable: enumerable}),
     do: Stream.transform(enumerable, &open/0, &inflate/2, &close/1)
 
-  def counted(enumerable), do: enumerable
+  def counted(enumerable), do: check!(enumerable)
 
   defp open do
     z = :zlib.open()

@@ -121,7 +121,16 @@ defmodule ExTorch.Streaming.Loader do
   @doc false
   @spec feed(t(), iodata() | Gzip.chunk()) ::
           {:more, t()} | {:done, term(), binary()} | {:error, Error.t()}
-  def feed(%__MODULE__{} = loader, chunk), do: push(loader, chunk, fn _pair -> :ok end)
+  def feed(loader, chunk), do: push(check_loader!(loader), chunk, fn _pair -> :ok end)
+
+  defp check_loader!(%__MODULE__{} = loader), do: loader
+
+  defp check_loader!(other) do
+    ExTorch.Options.expected!(
+      "a loader, as ExTorch.Streaming.loader/1 and feed/2 return it",
+      other
+    )
+  end
 
   # Calls `each` with {name, tensor} when a tensor is complete. The term is nil for a loader with `keep: false`.
   @doc false
@@ -149,7 +158,8 @@ defmodule ExTorch.Streaming.Loader do
   # Returns the error of a stream that ends before its checkpoint. Frees what the loader holds.
   @doc false
   @spec ended(t()) :: {:error, Error.t()}
-  def ended(%__MODULE__{} = loader) do
+  def ended(loader) do
+    loader = check_loader!(loader)
     {:error, error} = Call.loader_ended(loader.resource, loader.number)
     unless error.reason in [:stale, :busy], do: end_now(loader)
     {:error, error}

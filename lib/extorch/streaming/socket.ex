@@ -19,7 +19,10 @@ defmodule ExTorch.Streaming.Socket do
   defp kind(socket) when is_port(socket), do: :gen_tcp
   defp kind({:"$inet", _module, _socket}), do: :gen_tcp
   defp kind({:"$socket", _reference}), do: :socket
-  defp kind(socket) when is_tuple(socket) and elem(socket, 0) == :sslsocket, do: :ssl
+
+  defp kind(socket)
+       when is_tuple(socket) and tuple_size(socket) > 1 and elem(socket, 0) == :sslsocket,
+       do: :ssl
 
   defp kind(other) do
     raise Error.new(

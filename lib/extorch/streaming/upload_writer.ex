@@ -45,6 +45,7 @@ defmodule ExTorch.Streaming.UploadWriter do
   def meta({:done, term}), do: %{term: term}
   def meta({:error, error}), do: %{error: error}
   def meta({:more, _loader}), do: %{}
+  def meta(other), do: not_a_state!(other)
 
   @doc "Feeds a chunk to the loader."
   @spec write_chunk(binary(), state()) :: {:ok, state()} | {:error, Error.t(), state()}
@@ -58,6 +59,7 @@ defmodule ExTorch.Streaming.UploadWriter do
 
   def write_chunk(_data, {:done, term}), do: {:ok, {:done, term}}
   def write_chunk(_data, {:error, error}), do: {:error, error, {:error, error}}
+  def write_chunk(_data, other), do: not_a_state!(other)
 
   @doc "Ends the upload. It is an error if the checkpoint is incomplete."
   @spec close(state(), :done | :cancel | {:error, term()}) :: {:ok, state()} | {:error, Error.t()}
@@ -71,4 +73,8 @@ defmodule ExTorch.Streaming.UploadWriter do
   end
 
   def close(state, _reason), do: {:ok, state}
+
+  @spec not_a_state!(term()) :: no_return()
+  defp not_a_state!(other),
+    do: ExTorch.Options.expected!("the state of an upload, as init/1 returns it", other)
 end

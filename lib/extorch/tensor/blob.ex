@@ -34,6 +34,7 @@ defmodule ExTorch.Tensor.Blob do
   """
 
   alias ExTorch.{Native, Options, Tensor}
+  alias ExTorch.Native.Stub
 
   @type t :: %__MODULE__{
           ptr: non_neg_integer(),
@@ -60,11 +61,13 @@ defmodule ExTorch.Tensor.Blob do
   """
   @spec to_blob(Tensor.t() | Tensor.BlobView.t()) :: t()
   def to_blob(%module{} = tensor) when module in [Tensor, Tensor.BlobView] do
-    case Native.blob_to_blob(tensor) do
+    case Stub.checked(:blob_to_blob, fn -> Native.blob_to_blob(tensor) end) do
       {:ok, blob, _} -> blob
       {_, error} -> raise error
     end
   end
+
+  def to_blob(other), do: Options.expected!("a tensor or an %ExTorch.Tensor.BlobView{}", other)
 
   @doc """
   Returns a tensor over memory that something else owns.
@@ -95,7 +98,10 @@ defmodule ExTorch.Tensor.Blob do
     %Tensor.BlobView{tensor: from_blob(info, owner, true), owner: owner}
   end
 
-  def from_blob(info, opts) when is_map(info) and is_list(opts) do
+  def from_blob(info, _opts) when not is_map(info),
+    do: Options.expected!("a blob, or a map with :ptr, :shape and :dtype", info)
+
+  def from_blob(info, opts) do
     opts = Options.validate!(opts, [:owner, validate: true])
     tensor = from_blob(info, opts[:owner], opts[:validate])
 
@@ -104,10 +110,13 @@ defmodule ExTorch.Tensor.Blob do
       else: tensor
   end
 
-  defp from_blob(info, owner, validate) do
+  defp from_blob(info, owner, validate) when is_boolean(validate) do
     case Native.blob_from_blob(info, owner, validate) do
       {:ok, tensor, _} -> tensor
       {_, error} -> raise error
     end
   end
+
+  defp from_blob(_info, _owner, validate),
+    do: Options.invalid!(:validate, "a boolean", validate)
 end

@@ -7,6 +7,9 @@ defimpl Inspect, for: ExTorch.Tensor do
   # The maximum number of rows over all dimensions but the last. The option `limit` limits the elements.
   @rows 8
 
+  def inspect(%{shape: shape} = tensor, opts) when not is_tuple(shape),
+    do: Inspect.Any.inspect(tensor, opts)
+
   def inspect(tensor, opts) do
     head = [
       color(to_string(tensor.dtype), :atom, opts),

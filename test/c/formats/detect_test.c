@@ -121,6 +121,9 @@ static void refuses_the_rest_with_a_reason(void) {
   CHECK(is_refused(BYTES("<!DOCTYPE html><html>"), XT_STATUS_corrupt, "HTML"));
   CHECK(is_refused(BYTES("\r\n  <html>"), XT_STATUS_corrupt, "HTML"));
   CHECK(is_refused(BYTES("<HTML><Title>\n Sign in </Title>"), XT_STATUS_corrupt, "checkpoint: \"Sign in \""));
+  CHECK(is_refused(BYTES("HTTP/1.1 400 Bad Request\r\nServer: x"), XT_STATUS_corrupt, "\"HTTP/1.1 400 Bad Request\""));
+  CHECK(is_refused(BYTES("PUT /a HTTP/1.0\r\n"), XT_STATUS_corrupt, "speaks HTTP"));
+  CHECK(is_refused(BYTES("HTTP/1.1 400"), XT_STATUS_corrupt, "text, not a checkpoint"));
   CHECK(is_refused(BYTES("<html><body>caf\xe9"), XT_STATUS_corrupt, "HTML"));
   CHECK(is_refused(BYTES("<\0\0\0"), XT_STATUS_corrupt, "3c 00 00 00"));
   CHECK(is_refused(BYTES("{\"error\": \"gated\n repo\"}"), XT_STATUS_corrupt,
