@@ -22,7 +22,8 @@ defmodule ExTorch.Tensor do
   """
 
   alias ExTorch.{DType, Device, Error, Native, Options}
-  alias ExTorch.Native.{Call, Stub}
+  alias ExTorch.Native.Call
+  alias ExTorch.Native.Stub
   alias ExTorch.Tensor.Compare
 
   @type t :: %__MODULE__{
