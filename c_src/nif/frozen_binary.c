@@ -42,8 +42,12 @@ bool xt_make_still_binary(ErlNifEnv *env, const void *data, size_t size, void *o
   *resource = (binary_resource){.owner = owner, .release = release};
   xt_frozen_add(&resource->frozen, data, size);
   bool still = is_still(data, size);
-  if (still) *out = enif_make_resource_binary(env, resource, data, size);
-  else resource->owner = NULL; /* the caller keeps it */
+  if (still) {
+    *out = enif_make_resource_binary(env, resource, data, size);
+  } else {
+    resource->owner = NULL;              /* the caller keeps it */
+    xt_frozen_remove(&resource->frozen); /* here, because the destructor may run later */
+  }
   enif_release_resource(resource);
   return still;
 }

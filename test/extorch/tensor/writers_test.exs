@@ -108,6 +108,26 @@ defmodule ExTorch.Tensor.WritersTest do
     assert is_reference(lent)
   end
 
+  test "a copy leaves nothing frozen, also if a scheduler is busy" do
+    # Destructors of resources run on one of the schedulers, not necessarily before the call returns.
+    bytes = :binary.copy(<<0>>, 4_000_000)
+
+    busy =
+      for _ <- 1..2,
+          do: spawn(fn -> Stream.run(Stream.repeatedly(fn -> :erlang.md5(bytes) end)) end)
+
+    tensor = ExTorch.full({100}, 1.0)
+    {:ok, lent, false} = Example.take(tensor)
+
+    for k <- 1..100 do
+      assert byte_size(Tensor.to_binary(tensor)) == 400
+      ExTorch.op("fill_", [tensor, k])
+    end
+
+    for pid <- busy, do: Process.exit(pid, :kill)
+    assert is_reference(lent)
+  end
+
   describe "foreign memory" do
     test "that cannot be written is frozen" do
       address = Example.pages(:readable)
