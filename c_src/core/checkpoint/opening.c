@@ -41,6 +41,12 @@ void xt_opening_set_present(xt_opening *o, uint64_t bytes) {
   o->checkpoint->allowance.limit = o->limits.memory ? o->limits.memory : xt_allowance_for(bytes, o->limits.files);
 }
 
+void xt_opening_limit_present(xt_opening *o, uint64_t bytes) {
+  xt_allowance *allowance = &o->checkpoint->allowance;
+  uint64_t limit = xt_allowance_for(bytes, o->limits.files);
+  if (!o->limits.memory && limit < allowance->limit) allowance->limit = limit;
+}
+
 xt_status xt_opening_no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "out of memory while opening the checkpoint");
 }

@@ -30,6 +30,9 @@ void xt_opening_restart(xt_opening *o);
 /* Sets how many bytes of the file are known to exist, from which the allowance follows. */
 void xt_opening_set_present(xt_opening *o, uint64_t bytes);
 
+/* Lowers the allowance to that of so many bytes. */
+void xt_opening_limit_present(xt_opening *o, uint64_t bytes);
+
 xt_status xt_opening_no_memory(xt_error *error);
 
 /* Allocates a buffer for `size` bytes of the file and sets *need to fill it. The buffer lives as long as the

@@ -10,6 +10,8 @@
 
 /* The records that are read while opening, in this order. Only data.pkl is required. */
 enum { PICKLE, CONSTANTS, BYTEORDER, VERSION, DATA_VERSION, FORMAT_VERSION, ALIGNMENT, NAME_COUNT };
+/* The tree of a pickle may take so many times what a file of its size may take. */
+enum { PRESENT = 4 };
 static const char *const names[NAME_COUNT] = {"data.pkl",      "constants.pkl",   "byteorder",         "version",
                                               ".data/version", ".format_version", ".storage_alignment"};
 
@@ -114,10 +116,18 @@ static xt_status add_constants(xt_checkpoint *c, const xt_node *tuple, xt_node *
   return ok ? XT_STATUS_ok : xt_opening_no_memory(error);
 }
 
+/* What compressed pickles make of few bytes does not depend on how large the file is besides them: a file may have a
+ * hole, and a server may declare any size. */
+static void limit_deflated(xt_opening *o, const xt_named_records *w) {
+  uint64_t directory = (uint64_t)o->checkpoint->directory.count * sizeof(xt_record);
+  xt_opening_limit_present(o, w->stored < UINT32_MAX ? PRESENT * (w->stored + directory) : UINT64_MAX);
+}
+
 static xt_status parse_all(xt_opening *o, const xt_named_records *w, xt_error *error) {
   xt_checkpoint *c = o->checkpoint;
   xt_node *constants = NULL, *more = NULL;
   c->is_torchscript = w->pickles[CONSTANTS] != NULL;
+  if (w->deflated) limit_deflated(o, w);
   xt_status status = parse(o, w, PICKLE, &c->root, error);
   if (status == XT_STATUS_ok && c->is_torchscript) {
     o->rebuild.key_prefix = "constants/";
@@ -187,6 +197,8 @@ static xt_status read_record(xt_opening *o, xt_named_records *w, xt_error *error
     return xt_named_records_read_text(c, (int)w->next, data, record->size, record->header, error);
   w->pickles[w->next] = data;
   w->sizes[w->next] = record->size;
+  w->stored += record->packed;
+  w->deflated |= record->method == XT_RECORD_DEFLATED;
   return status;
 }
 

@@ -28,6 +28,8 @@ typedef struct {
   xt_need range;             /* the bytes that were requested for it */
   const uint8_t *pickles[2]; /* content of data.pkl and constants.pkl */
   size_t sizes[2];
+  uint64_t stored; /* bytes of these records in the file */
+  bool deflated;   /* one of them was compressed */
 } xt_named_records;
 
 /* Opens the checkpoint after the format has filled the directory. Called with a zeroed state at first. */

@@ -144,4 +144,59 @@ defmodule ExTorch.CheckpointMemoryTest do
       assert {:ok, %Tensor{}, ""} = ExTorch.Streaming.load(stream)
     end
   end
+
+  @tag :tmp_dir
+  test "a hole in a file does not allow a compressed pickle more memory", %{tmp_dir: dir} do
+    path = Path.join(dir, "hole.pt")
+    hole = 3_900_000_000
+    pickle = Pickle.make(["](", :binary.copy("}", 2_000_000), "e"])
+
+    records = [
+      {"a/data.pkl", 8, deflate(pickle), byte_size(pickle), :erlang.crc32(pickle)},
+      {"a/data/0", 0, {:hole, hole}, hole, 0},
+      {"a/version", 0, "3\n", 2, :erlang.crc32("3\n")}
+    ]
+
+    {:ok, io} = :file.open(path, [:raw, :write, :binary])
+
+    {directory, start} =
+      Enum.map_reduce(records, 0, fn {name, method, data, size, crc}, at ->
+        packed = with {:hole, bytes} <- data, do: bytes, else: (_ -> byte_size(data))
+
+        fields =
+          <<20::little-16, 0::16, method::little-16, 0::32, crc::little-32, packed::little-32,
+            size::little-32>>
+
+        local = <<"PK", 3, 4, fields::binary, byte_size(name)::little-16, 0::16, name::binary>>
+        :ok = :file.pwrite(io, at, if(is_binary(data), do: local <> data, else: local))
+
+        central =
+          <<"PK", 1, 2, 20::little-16, fields::binary, byte_size(name)::little-16, 0::96,
+            at::little-32, name::binary>>
+
+        {<<central::binary>>, at + byte_size(local) + packed}
+      end)
+
+    directory = IO.iodata_to_binary(directory)
+
+    ending =
+      <<"PK", 5, 6, 0::32, 3::little-16, 3::little-16, byte_size(directory)::little-32,
+        start::little-32, 0::16>>
+
+    :ok = :file.pwrite(io, start, directory <> ending)
+    :file.close(io)
+
+    assert {:error, %{reason: :limit, message: message}} = ExTorch.load(path)
+    assert message =~ "limits: [memory: n]"
+    assert {:ok, list} = ExTorch.load(path, limits: [memory: 2_000_000_000])
+    assert length(list) == 2_000_000
+  end
+
+  defp deflate(data) do
+    z = :zlib.open()
+    :ok = :zlib.deflateInit(z, 9, :deflated, -15, 8, :default)
+    packed = :zlib.deflate(z, data, :finish)
+    :zlib.close(z)
+    IO.iodata_to_binary(packed)
+  end
 end

@@ -309,13 +309,19 @@ defmodule ExTorch.Source.HTTP.Connection do
   defp chunk(conn, length, size, received) do
     with {:ok, parts, conn} <- chunk_data(conn, length),
          {:ok, ""} <- line(conn, 0) do
-      chunked(conn, size - length, Enum.reverse(parts, received))
+      chunked(conn, size - length, Enum.reduce(parts, received, &join/2))
     else
       {:ok, _text} -> {:error, {:invalid, "a chunk is malformed"}, Enum.reverse(received)}
       {:error, reason} -> {:error, reason, Enum.reverse(received)}
       {:error, reason, parts} -> {:error, reason, Enum.reverse(received, parts)}
     end
   end
+
+  # Chunks of a few bytes would be many times as large as the list of them.
+  defp join(part, [last | received]) when byte_size(part) + byte_size(last) <= @max_line,
+    do: [last <> part | received]
+
+  defp join(part, received), do: [part | received]
 
   defp chunk_data(conn, length) do
     case packet(conn, :raw) do

@@ -276,8 +276,8 @@ defmodule ExTorch.Source.HTTP.Request do
   defp answer(_source, _url, _offset, _length, %{status: 416}, conn, _redirects),
     do: {:error, changed(), conn}
 
-  defp answer(_source, _url, _offset, _length, %{status: status}, conn, 0)
-       when status in @redirects,
+  defp answer(_source, _url, _offset, _length, %{status: status}, conn, redirects)
+       when status in @redirects and redirects <= 0,
        do: {:error, Error.new(:io, "more than #{@max_redirects} redirects"), conn}
 
   defp answer(source, url, offset, length, %{status: status} = response, conn, redirects)
@@ -314,7 +314,7 @@ defmodule ExTorch.Source.HTTP.Request do
        when status in [400, 401, 403, 404, 410] do
     original = source.target.()
 
-    if url == original do
+    if url == original or redirects <= 0 do
       {:error, refused(status), conn}
     else
       close(conn)

@@ -96,6 +96,55 @@ defmodule ExTorch.Source.HTTP.BrokenServerTest do
       assert message =~ "ambiguous"
       assert {:io, _} = failure(partial.(headers: "transfer-encoding: chunked\r\n"))
       assert {:unsupported, _} = failure(partial.(headers: "content-encoding: gzip\r\n"))
+
+      multipart = fn _, {offset, length} ->
+        part = binary_part(bytes, offset, min(length, byte_size(bytes) - offset))
+        body = ["--x\r\ncontent-range: bytes 0-9/10\r\n\r\n", part, "\r\n--x--\r\n"]
+
+        [
+          "HTTP/1.1 206 Partial\r\ncontent-type: multipart/byteranges; boundary=x\r\n",
+          "content-length: #{IO.iodata_length(body)}\r\n\r\n",
+          body
+        ]
+      end
+
+      assert {:io, message} = failure(multipart)
+      assert message =~ "content range"
+    end
+
+    test "redirects without end, also between other answers", %{tmp_dir: dir} do
+      bytes = bytes(dir)
+      redirect = "HTTP/1.1 302 Found\r\nlocation: /other.pt\r\ncontent-length: 0\r\n\r\n"
+      missing = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+      assert {:io, message} = failure(fn _, _ -> {:close, redirect} end)
+      assert message =~ "redirects"
+
+      # The location of an open file is gone, the original redirects, and what it redirects to is gone too.
+      answer = fn
+        2, range -> RawServer.partial(bytes, range)
+        number, _range when number in [3, 8] -> {:close, missing}
+        number, _range when number < 50 -> {:close, redirect}
+        _number, range -> RawServer.partial(bytes, range)
+      end
+
+      assert {:error, %Error{reason: :not_found}} = load(answer, connections: 1)
+    end
+
+    test "chunks of one byte are joined", %{tmp_dir: dir} do
+      bytes = binary_part(bytes(dir), 0, 100_000)
+      one = for <<byte <- bytes>>, into: "", do: <<"1\r\n", byte, "\r\n">>
+      head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+      url = RawServer.start(fn _, _ -> [head, one, "0\r\n\r\n"] end)
+      {:ok, url} = HTTP.URL.parse(url)
+
+      {:ok, conn} =
+        HTTP.Connection.connect(url, %{connect_timeout: 5000, timeout: 30_000, ssl: []})
+
+      {:ok, %{framing: :chunked}, conn} = HTTP.Connection.get(conn, url, [])
+      assert {:ok, parts, conn} = HTTP.Connection.body(conn, :chunked, 100_000)
+      assert IO.iodata_to_binary(parts) == bytes
+      assert length(parts) < 20
+      HTTP.Connection.close(conn)
     end
 
     test "more bytes than asked for are not taken", %{tmp_dir: dir} do
