@@ -2,6 +2,8 @@ defmodule ExTorch.CLI.JSON do
   @moduledoc false
   # Writes JSON. Floats without a number become strings, and so does everything else that JSON does not have.
 
+  alias ExTorch.JSON
+
   @spec encode(term()) :: iodata()
   def encode(nil), do: "null"
   def encode(true), do: "true"
@@ -9,7 +11,7 @@ defmodule ExTorch.CLI.JSON do
   def encode(number) when is_integer(number), do: Integer.to_string(number)
   def encode(number) when is_float(number), do: to_string(number)
   def encode(atom) when is_atom(atom), do: encode(Atom.to_string(atom))
-  def encode(text) when is_binary(text), do: [?", escape(valid(text)), ?"]
+  def encode(text) when is_binary(text), do: JSON.quoted(valid(text))
   def encode(list) when is_list(list), do: [?[, join(list, &encode/1), ?]]
   def encode(tuple) when is_tuple(tuple), do: encode(Tuple.to_list(tuple))
   def encode(%_{} = struct), do: encode(inspect(struct, limit: 20, printable_limit: 200))
@@ -24,18 +26,4 @@ defmodule ExTorch.CLI.JSON do
   defp join(list, fun), do: list |> Enum.map(fun) |> Enum.intersperse(?,)
 
   defp valid(text), do: if(String.valid?(text), do: text, else: inspect(text, limit: 200))
-
-  defp escape(text) do
-    for <<char::utf8 <- text>>, into: "" do
-      case char do
-        ?" -> "\\\""
-        ?\\ -> "\\\\"
-        ?\n -> "\\n"
-        char when char < 0x20 or char in [0x7F, 0x2028, 0x2029] -> code(char)
-        char -> <<char::utf8>>
-      end
-    end
-  end
-
-  defp code(char), do: "\\u" <> String.pad_leading(Integer.to_string(char, 16), 4, "0")
 end

@@ -144,14 +144,12 @@ defmodule ExTorch.Store.ShardIndex do
   @spec text([{String.t(), String.t()}], non_neg_integer(), Enumerable.t()) ::
           {:ok, String.t()} | {:error, Error.t()}
   def text(pairs, bytes, metadata) do
-    special = :binary.compile_pattern(["\"", "\\" | Enum.map(0..0x1F, &<<&1>>)])
-    quote_json = &("\"" <> String.replace(&1, special, fn char -> escape(char) end) <> "\"")
-    lines = &Enum.map_join(&1, ",\n", fn {key, value} -> "    #{quote_json.(key)}: #{value}" end)
+    lines = &Enum.map_join(&1, ",\n", fn {key, value} -> "    #{JSON.quoted(key)}: #{value}" end)
 
     with :ok <- check_text(pairs) do
-      metadata = Map.new(metadata, fn {key, value} -> {to_string(key), quote_json.(value)} end)
+      metadata = Map.new(metadata, fn {key, value} -> {to_string(key), JSON.quoted(value)} end)
       head = metadata |> Map.put("total_size", to_string(bytes)) |> lines.()
-      map = for({name, file} <- Enum.sort(pairs), do: {name, quote_json.(file)}) |> lines.()
+      map = for({name, file} <- Enum.sort(pairs), do: {name, JSON.quoted(file)}) |> lines.()
       text = "{\n  \"metadata\": {\n#{head}\n  },\n  \"weight_map\": {\n#{map}\n  }\n}\n"
 
       if byte_size(text) > @max_bytes,
@@ -178,7 +176,4 @@ defmodule ExTorch.Store.ShardIndex do
         {:error, Error.new(:bad_argument, "the name #{Error.quoted(bad)} is not valid UTF-8")}
     end
   end
-
-  defp escape(char) when char in ["\"", "\\"], do: "\\" <> char
-  defp escape(<<code>>), do: "\\u" <> String.pad_leading(Integer.to_string(code, 16), 4, "0")
 end
