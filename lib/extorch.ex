@@ -171,8 +171,8 @@ defmodule ExTorch do
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
-    if ExTorch.Store.Sharded.index?(source),
-      do: ExTorch.Store.Sharded.load(source, opts),
+    if index = ExTorch.Store.Sharded.index(source),
+      do: ExTorch.Store.Sharded.load(index, opts),
       else: ExTorch.Checkpoint.load(source, opts)
   end
 

@@ -56,8 +56,8 @@ defmodule ExTorch.Checkpoint.StateDict do
           result | {:error, Error.t()}
         when result: term()
   def with_parts(source, opts, fun) do
-    if Store.Sharded.index?(source) do
-      Store.Sharded.with_shards(source, opts, fn _keys, weight_map, shards ->
+    if index = Store.Sharded.index(source) do
+      Store.Sharded.with_shards(index, opts, fn _keys, weight_map, shards ->
         fun.(for {shard, ckpt} <- Enum.sort(shards), do: shard_part(ckpt, shard, weight_map))
       end)
     else

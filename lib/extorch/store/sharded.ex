@@ -99,15 +99,24 @@ defmodule ExTorch.Store.Sharded do
     end)
   end
 
-  # Returns true if ExTorch.load/2 should load the source as an index: an index, or a directory that contains one.
+  # Returns the index that ExTorch.load/2 should load: the source, or the one in this directory. Otherwise nil.
   @doc false
-  def index?(source) do
+  def index(source) do
     path = with {:ok, source} <- Source.resolve(source), do: Source.path(source), else: (_ -> nil)
 
-    path != nil and
-      (String.ends_with?(path, ".index.json") or
-         (is_binary(source) and ShardIndex.directory?(source) and
-            match?({:ok, _}, ShardIndex.find(source))))
+    cond do
+      path == nil -> nil
+      String.ends_with?(path, ".index.json") -> source
+      is_binary(source) and ShardIndex.directory?(source) -> index_in(source)
+      true -> nil
+    end
+  end
+
+  defp index_in(directory) do
+    case ShardIndex.find(directory) do
+      {:ok, index} -> index
+      {:error, _} -> nil
+    end
   end
 
   # Loads all shards as one dict. Checks the names of all shards before reading tensors.
