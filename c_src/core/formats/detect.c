@@ -29,9 +29,11 @@ xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, 
   if (size == 0) return xt_error_set(error, XT_STATUS_truncated, "the file is empty");
   if (size >= 4 && !memcmp(head, "PK\5\6", 4))
     return xt_error_set(error, XT_STATUS_corrupt, "the file is a zip file without records, not a checkpoint");
+  xt_status status = xt_other_file_report_flatbuffer(head, size, error);
+  if (status != XT_STATUS_ok) return status;
   for (size_t i = 0; i < FORMAT_COUNT; i++)
     if (formats[i]->matches(head, size) != XT_MATCH_NO) return *format = formats[i], XT_STATUS_ok;
-  xt_status status = xt_other_file_report(head, size, error);
+  status = xt_other_file_report(head, size, error);
   if (status != XT_STATUS_ok) return status;
   *format = xt_detect_guess(head, size);
   if (*format) return XT_STATUS_ok;

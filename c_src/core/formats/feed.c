@@ -77,7 +77,7 @@ static xt_status detect_by_pickle(xt_push *p, xt_error *error) {
   if (status != XT_STATUS_corrupt) return status;
   size = available < XT_DETECT_SIZE ? available : XT_DETECT_SIZE;
   if (xt_detect(xt_push_data(p), size, &format, error) == XT_STATUS_ok) *error = invalid;
-  return status;
+  return error->status;
 }
 
 /* Returns true if the stream begins with a whole pickle, which may be shorter than the signatures of other formats.

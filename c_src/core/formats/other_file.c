@@ -100,6 +100,16 @@ static xt_status report_multipart(xt_error *error) {
                       "Plug.Parsers read the body and load the path of the %%Plug.Upload{}");
 }
 
+/* A FlatBuffer begins with the offset of its root and the identifier of its schema. */
+xt_status xt_other_file_report_flatbuffer(const uint8_t *head, size_t size, xt_error *error) {
+  if (size < 8 || memcmp(head + 2, "\0\0PTMF", 6)) return XT_STATUS_ok;
+  return xt_error_set(
+      error, XT_STATUS_unsupported,
+      "the file is a TorchScript module for mobile as a FlatBuffer (PTMF), which is not supported; save "
+      "it with module._save_for_lite_interpreter(path, _use_flatbuffer=False), which writes a zip "
+      "file, or save its state_dict() with torch.save");
+}
+
 xt_status xt_other_file_report(const uint8_t *head, size_t size, xt_error *error) {
   if (is_multipart(head, size)) return report_multipart(error);
   size_t http = xt_other_file_http_line(head, size);

@@ -139,6 +139,8 @@ static void refuses_the_rest_with_a_reason(void) {
                    "multipart"));
   CHECK(is_refused(BYTES("--x\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n(dp0"), XT_STATUS_corrupt,
                    "multipart"));
+  CHECK(is_refused(BYTES(",\0\0\0PTMF\0\0\0\0"), XT_STATUS_unsupported, "FlatBuffer (PTMF)"));
+  CHECK(is_refused(BYTES("(\0\0\0PTMF"), XT_STATUS_unsupported, "_use_flatbuffer=False"));
   CHECK(is_refused(BYTES("\x89PNG\r\n\x1a\n"), XT_STATUS_corrupt, "89 50 4e 47"));
   CHECK(is_refused(BYTES("\x7f"
                          "ELF"),

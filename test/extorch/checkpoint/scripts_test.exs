@@ -123,6 +123,45 @@ defmodule ExTorch.Checkpoint.ScriptsTest do
     assert {:error, %{reason: :unsupported}} = Streaming.load(file_stream(path, 100))
   end
 
+  test "a module for mobile as a FlatBuffer is named" do
+    for root <- [",", "(", "]", <<0x80>>, <<24>>, <<200, 1>>] do
+      bytes = binary_part(root <> <<0::32>>, 0, 4) <> "PTMF" <> :binary.copy(<<0, 7>>, 900)
+
+      for result <- [
+            ExTorch.load({:binary, bytes}),
+            Checkpoint.open({:binary, bytes}),
+            ExTorch.load({:binary, :zlib.gzip(bytes)}),
+            Streaming.load([bytes]),
+            Streaming.load(for(<<byte <- bytes>>, do: <<byte>>))
+          ] do
+        assert {:error, %{reason: :unsupported, message: message}} = result
+        assert message =~ "FlatBuffer"
+        assert message =~ "_use_flatbuffer=False"
+      end
+    end
+  end
+
+  @tag :python
+  test "a FlatBuffer of torch itself", %{dir: dir} do
+    path = Path.join(dir, "flatbuffer.ptl")
+
+    written =
+      Python.run!(
+        """
+        import sys, torch
+        module = torch.jit.script(torch.nn.Linear(2, 3))
+        try: print(module._save_for_lite_interpreter(sys.argv[1], _use_flatbuffer=True))
+        except Exception as error: print("not supported")
+        """,
+        [path]
+      )
+
+    if written == "None\n" do
+      assert {:error, %{reason: :unsupported, message: message}} = ExTorch.load(path)
+      assert message =~ "FlatBuffer"
+    end
+  end
+
   test "the oldest TorchScript is named" do
     file = Zip.make([{"m/version", "1"}, {"m/model.json", "{}"}, {"m/tensors/0", <<0::64>>}])
     assert {:error, %{reason: :unsupported, message: message}} = ExTorch.load({:binary, file})
