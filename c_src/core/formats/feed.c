@@ -87,8 +87,7 @@ static bool is_whole_pickle(xt_push *p, size_t *needed) {
   xt_pickle_scan_state scan = {0};
   const uint8_t *data = xt_push_data(p);
   xt_pickle_scan_result result = xt_pickle_scan(data, xt_push_available(p), &scan);
-  bool near = scan.wanted < *needed && scan.at + scan.wanted < *needed; /* the sum of others may overflow */
-  if (result == XT_SCAN_SHORT && near) *needed = scan.at + (size_t)scan.wanted;
+  if (result == XT_SCAN_SHORT && scan.at + scan.wanted < *needed) *needed = scan.at + (size_t)scan.wanted;
   return result == XT_SCAN_END && scan.at >= xt_plain_pickle_min_size(*data);
 }
 
