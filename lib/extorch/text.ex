@@ -70,6 +70,8 @@ defmodule ExTorch.Text do
 
   # The number of elements of an entry.
   @spec elements(Entry.t()) :: non_neg_integer()
+  def elements(%Entry{shape: {size}}), do: size
+  def elements(%Entry{shape: {rows, columns}}), do: rows * columns
   def elements(%Entry{shape: shape}), do: shape |> Tuple.to_list() |> Enum.reduce(1, &*/2)
 
   # Elements and bytes of the entries. Names of one tensor count once.
