@@ -12,7 +12,7 @@
 #include "core/formats/open.h"
 #include "core/pickle/pickler.h"
 
-static const xt_limits sample_limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
+static const xt_limits sample_limits = {.pickle_bytes = 64 << 20, .depth = 1000, .tensor_bytes = (uint64_t)1 << 40};
 
 /* ---- Pickles ---- */
 

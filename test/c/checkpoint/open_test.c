@@ -12,7 +12,7 @@
 #include "failing.h"
 #include "faults.h"
 
-static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
+static const xt_limits limits = {.pickle_bytes = 64 << 20, .depth = 1000, .tensor_bytes = (uint64_t)1 << 40};
 static size_t truncated_files, truncations, flips, checked_flips, failed_allocations, failed_reads;
 
 static xt_status open_all(xt_checkpoint *c, xt_record_reader *reader, xt_error *error) {

@@ -13,7 +13,7 @@
 #include "core/memory/memory.h"
 #include "failing.h"
 
-static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0, 0};
+static const xt_limits limits = {.pickle_bytes = 64 << 20, .depth = 1000, .tensor_bytes = (uint64_t)1 << 40};
 enum { SPOOL = 1 << 20 };
 static size_t one_cuts, two_cuts, byte_feeds, flips, failed_allocations;
 

@@ -61,7 +61,7 @@ static void put_tensor(xt_pickler *p, const char *name, const char *key, int64_t
 }
 
 static void read_back(const char *path) {
-  static const xt_limits limits = {64 << 20, 0, 1000, (uint64_t)1 << 40, 0};
+  static const xt_limits limits = {.pickle_bytes = 64 << 20, .depth = 1000, .tensor_bytes = (uint64_t)1 << 40};
   xt_error error;
   xt_file file;
   xt_checkpoint c;

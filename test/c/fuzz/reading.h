@@ -12,7 +12,7 @@
 #include "core/memory/memory.h"
 #include "fuzz.h"
 
-static const xt_limits limits = {1 << 20, 0, 1000, 1 << 24, 0};
+static const xt_limits limits = {.pickle_bytes = 1 << 20, .depth = 1000, .tensor_bytes = 1 << 24};
 
 /* Whether reading goes on: an input with many or large tensors must not take long. */
 enum { MAX_TENSORS = 40, MAX_ELEMENTS = 1000, MAX_NODES = 20000 };
