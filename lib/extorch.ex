@@ -24,7 +24,7 @@ defmodule ExTorch do
 
   import Kernel, except: [abs: 1, div: 2, max: 2, min: 2, round: 1, floor: 1, ceil: 1]
 
-  alias ExTorch.{Device, DType, Error, Native, Options, Tensor}
+  alias ExTorch.{Device, DType, Error, Native, Options, Telemetry, Tensor}
   alias ExTorch.Native.Call
 
   @type scalar ::
@@ -171,9 +171,21 @@ defmodule ExTorch do
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
-    if index = ExTorch.Store.Sharded.index(source),
-      do: ExTorch.Store.Sharded.load(index, opts),
-      else: ExTorch.Checkpoint.load(source, opts)
+    Telemetry.span(
+      :load,
+      fn -> Telemetry.source(source) end,
+      fn -> load_source(source, opts) end,
+      &Telemetry.measure/1
+    )
+  end
+
+  defp load_source(source, opts) do
+    if index = ExTorch.Store.Sharded.index(source) do
+      Telemetry.note(fn -> {%{}, %{format: :sharded}} end)
+      ExTorch.Store.Sharded.load(index, opts)
+    else
+      ExTorch.Checkpoint.load(source, opts)
+    end
   end
 
   @doc "Same as `load/2` but raises on error."

@@ -315,7 +315,17 @@ defmodule ExTorch.Checkpoint do
 
   @doc "Reads one tensor. The name is as in `entry/2`."
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(ckpt, name), do: Reader.tensor(check!(ckpt), name!(name))
+  def tensor(ckpt, name) do
+    ckpt = check!(ckpt)
+    name = name!(name)
+
+    ExTorch.Telemetry.span(
+      :read,
+      fn -> ckpt.source |> ExTorch.Telemetry.source() |> Map.put(:name, name) end,
+      fn -> Reader.tensor(ckpt, name) end,
+      &ExTorch.Telemetry.measure/1
+    )
+  end
 
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()

@@ -3,7 +3,7 @@ defmodule ExTorch.Saver do
   # Saves terms to files and as streams. Native code plans the file and writes it in steps; progress is reported between
   # them.
 
-  alias ExTorch.{DType, Error, Options, Progress, Source, Tensor}
+  alias ExTorch.{DType, Error, Options, Progress, Source, Telemetry, Tensor}
   alias ExTorch.Native.Call
   alias ExTorch.Saver.Cast
 
@@ -25,6 +25,15 @@ defmodule ExTorch.Saver do
 
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts) do
+    Telemetry.span(
+      :save,
+      fn -> Map.take(Telemetry.source(path), [:path]) end,
+      fn -> save_term(term, path, opts) end,
+      fn _result -> Telemetry.measure([term]) end
+    )
+  end
+
+  defp save_term(term, path, opts) do
     if Keyword.keyword?(opts) and opts[:format] == :dcp,
       do: save_folder(term, path, Keyword.delete(opts, :format)),
       else: save_file(term, path, opts)
@@ -33,6 +42,7 @@ defmodule ExTorch.Saver do
   # A folder of torch.distributed.checkpoint with one writer.
   defp save_folder(term, path, opts) do
     opts = Options.validate!(opts, fsync: true)
+    Telemetry.note(fn -> {%{}, %{format: :dcp}} end)
 
     with {:ok, part} <- ExTorch.DCP.write(term, path, opts),
          do: ExTorch.DCP.commit(path, [part], opts)
@@ -43,6 +53,7 @@ defmodule ExTorch.Saver do
 
     with {:ok, path} <- check_path(path),
          {:ok, format} <- format(options[:format], path),
+         :ok = Telemetry.note(fn -> {%{}, %{format: format}} end),
          metadata = metadata!(options[:metadata], format),
          {:ok, term} <- prepare(term, format),
          {:ok, {saver, total}} <- begin(term, format, root_of(path), options, metadata),

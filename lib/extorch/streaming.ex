@@ -55,7 +55,7 @@ defmodule ExTorch.Streaming do
   reject streams that declare more than that.
   """
 
-  alias ExTorch.{Error, Options, Saver}
+  alias ExTorch.{Error, Options, Saver, Telemetry}
   alias ExTorch.Streaming.{Gzip, Loader, Pull, Socket}
 
   @type loader :: Loader.t()
@@ -112,14 +112,17 @@ defmodule ExTorch.Streaming do
   def load(binary, _opts) when is_binary(binary), do: {:error, no_enumerable(binary)}
 
   def load(enumerable, opts) do
-    enumerable
-    |> feed_all(Loader.new(opts))
-    |> case do
-      {:more, loader} -> Loader.ended(loader)
-      {:done, term, rest} -> {:ok, term, rest}
-      {:error, error} -> {:error, error}
-    end
+    observed(:load, &Telemetry.measure/1, fn ->
+      case feed_all(enumerable, Loader.new(opts)) do
+        {:more, loader} -> Loader.ended(loader)
+        {:done, term, rest} -> {:ok, term, rest}
+        {:error, error} -> {:error, error}
+      end
+    end)
   end
+
+  defp observed(direction, measure, fun),
+    do: Telemetry.span(:stream, fn -> %{direction: direction} end, fun, measure)
 
   defp no_enumerable(binary) do
     what = if Options.path?(binary), do: "a string", else: "a binary"
@@ -257,9 +260,11 @@ defmodule ExTorch.Streaming do
     opts = Options.validate!(opts, [timeout: :infinity] ++ Saver.stream_options())
     {timeout, opts} = Keyword.pop!(opts, :timeout)
 
-    if is_pid(socket),
-      do: ExTorch.Streaming.Process.send(socket, save(term, opts), Options.timeout!(timeout)),
-      else: Socket.send(socket, save(term, opts), timeout)
+    observed(:send, fn _result -> Telemetry.measure([term]) end, fn ->
+      if is_pid(socket),
+        do: ExTorch.Streaming.Process.send(socket, save(term, opts), Options.timeout!(timeout)),
+        else: Socket.send(socket, save(term, opts), timeout)
+    end)
   end
 
   @doc "Same as `send/3` but raises on error."
@@ -289,10 +294,12 @@ defmodule ExTorch.Streaming do
     {socket_opts, opts} = Keyword.split(opts, Keyword.keys(known))
     options = Loader.check!(opts)
 
-    if is_pid(socket),
-      do:
-        ExTorch.Streaming.Process.recv(socket, options, Options.timeout!(socket_opts[:timeout])),
-      else: Socket.recv(socket, options, socket_opts)
+    observed(:recv, &Telemetry.measure/1, fn ->
+      if is_pid(socket),
+        do:
+          ExTorch.Streaming.Process.recv(socket, options, Options.timeout!(socket_opts[:timeout])),
+        else: Socket.recv(socket, options, socket_opts)
+    end)
   end
 
   @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."

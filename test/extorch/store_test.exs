@@ -86,28 +86,6 @@ defmodule ExTorch.StoreTest do
              Store.apply_to(PyTorch.new(path), module)
   end
 
-  test "telemetry events", %{path: path} do
-    unless Code.ensure_loaded?(:telemetry) do
-      body =
-        quote(
-          do:
-            def(execute(event, measurements, metadata),
-              do: send(:extorch_listener, {event, measurements, metadata})
-            )
-        )
-
-      Module.create(:telemetry, body, Macro.Env.location(__ENV__))
-      Process.register(self(), :extorch_listener)
-      :ok = Store.collect_from(PyTorch.new(path), %{"a" => ones({2})})
-      {:ok, _} = Store.apply_to(PyTorch.new(path), %{"a" => zeros({2})})
-      assert_received {[:extorch, :store, :collect], %{tensors: 1, duration: _}, %{path: ^path}}
-      assert_received {[:extorch, :store, :apply], %{applied: 1, bytes: 8}, %{path: ^path}}
-      Process.unregister(:extorch_listener)
-      :code.purge(:telemetry)
-      :code.delete(:telemetry)
-    end
-  end
-
   test "two keys with the same name are ambiguous" do
     assert {:error, %{reason: :ambiguous}} =
              Store.collect_from(PyTorch.new("/nowhere/x.pt"), %{"a" => zeros({1}), a: zeros({1})})

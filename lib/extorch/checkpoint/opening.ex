@@ -4,13 +4,47 @@ defmodule ExTorch.Checkpoint.Opening do
 
   alias ExTorch.Checkpoint
   alias ExTorch.Checkpoint.{BatchLoad, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Native, Source}
+  alias ExTorch.{Error, Native, Source, Telemetry}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
   alias ExTorch.Native.Stub
 
   @spec open(Checkpoint.source(), Options.t()) :: Handle.result(Handle.t())
   def open(source, options) do
+    Telemetry.span(
+      :open,
+      fn -> Telemetry.source(source) end,
+      fn -> opened(source, options) |> noted() end,
+      fn
+        {:ok, ckpt} -> sizes(ckpt)
+        _error -> %{tensors: 0, bytes: 0}
+      end
+    )
+  end
+
+  # Tells a handler of telemetry the format.
+  defp noted({:ok, ckpt} = result) do
+    Telemetry.note(fn ->
+      case Handle.metadata(ckpt) do
+        {:ok, metadata} -> {%{}, %{format: metadata.format}}
+        _error -> {%{}, %{}}
+      end
+    end)
+
+    result
+  end
+
+  defp noted(error), do: error
+
+  defp sizes(ckpt) do
+    with {:ok, keys} <- Handle.keys(ckpt), {:ok, storages} <- Handle.storages(ckpt) do
+      %{tensors: length(keys), bytes: storages |> Enum.map(& &1.nbytes) |> Enum.sum()}
+    else
+      _error -> %{tensors: 0, bytes: 0}
+    end
+  end
+
+  defp opened(source, options) do
     case open_or_folder(source, options) do
       {:folder, folder} -> {:ok, folder}
       {:ok, source} -> open_source(source, options)
@@ -124,7 +158,7 @@ defmodule ExTorch.Checkpoint.Opening do
     options = Options.check!(opts)
 
     case open_or_folder(source, options) do
-      {:folder, folder} -> BatchLoad.load(folder)
+      {:folder, folder} -> {:ok, folder} |> noted() |> elem(1) |> BatchLoad.load()
       {:ok, source} -> load_source(source, options)
       {:stream, stream} -> load_stream(stream, opts)
       {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
@@ -132,7 +166,7 @@ defmodule ExTorch.Checkpoint.Opening do
   end
 
   defp load_source(source, options) do
-    with {:ok, ckpt} <- open_source(source, options) do
+    with {:ok, ckpt} <- noted(open_source(source, options)) do
       try do
         BatchLoad.load(ckpt)
       after

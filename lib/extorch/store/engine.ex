@@ -14,21 +14,26 @@ defmodule ExTorch.Store.Engine do
   @spec apply_to(file(), Path.t() | Source.t(), Options.t(), term()) ::
           {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(file, path, options, module) do
-    start = System.monotonic_time()
+    Telemetry.span(
+      :apply,
+      fn -> Telemetry.source(path) end,
+      fn -> apply_and_check(file, path, options, module) end,
+      fn _result -> %{} end
+    )
+  end
+
+  defp apply_and_check(file, path, options, module) do
     leaves = Leaves.list(module)
 
     with {:ok, result, bytes} <- apply_steps(file, options, module, leaves) do
-      Telemetry.execute(
-        [:extorch, :store, :apply],
-        %{
-          duration: System.monotonic_time() - start,
-          bytes: bytes,
-          applied: length(result.applied),
-          missing: length(result.missing),
-          errors: length(result.errors)
-        },
-        %{path: Source.label(path)}
-      )
+      Telemetry.note(fn ->
+        {%{
+           bytes: bytes,
+           tensors: length(result.applied),
+           missing: length(result.missing),
+           errors: length(result.errors)
+         }, %{}}
+      end)
 
       check_complete(result, options, module, Source.label(path))
     end
@@ -395,18 +400,20 @@ defmodule ExTorch.Store.Engine do
   end
 
   def collect_from(%{path: path, options: options}, module, save) do
-    start = System.monotonic_time()
+    Telemetry.span(
+      :collect,
+      fn -> Telemetry.source(path) end,
+      fn -> collect_and_save(path, options, module, save) end,
+      fn _result -> %{} end
+    )
+  end
 
+  defp collect_and_save(path, options, module, save) do
     with :ok <- check_overwrite(path, options),
          {:ok, pairs} <- collect(options, module),
          :ok <- save.(pairs) do
       Leftovers.sweep(Path.dirname(path))
-
-      Telemetry.execute(
-        [:extorch, :store, :collect],
-        %{duration: System.monotonic_time() - start, tensors: length(pairs)},
-        %{path: path}
-      )
+      Telemetry.note(fn -> {%{tensors: length(pairs)}, %{}} end)
     end
   end
 

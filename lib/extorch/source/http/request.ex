@@ -127,11 +127,21 @@ defmodule ExTorch.Source.HTTP.Request do
   end
 
   defp follow(source, url, offset, length, conn, redirects) do
-    start = System.monotonic_time()
+    Telemetry.span(
+      :http,
+      fn -> %{url: source.url} end,
+      fn -> request(source, url, offset, length, conn, redirects) end,
+      fn
+        {:ok, parts, _, _} -> %{bytes: :erlang.iolist_size(parts)}
+        _other -> %{bytes: 0}
+      end
+    )
+  end
 
+  defp request(source, url, offset, length, conn, redirects) do
     with {:ok, response, conn} <- get(source, url, headers(source, url, offset, length), conn) do
       result = answer(source, url, offset, length, response, conn, redirects)
-      report(source, response.status, result, start)
+      Telemetry.note(fn -> {%{}, %{status: response.status}} end)
       result
     else
       {:error, reason} -> failed(reason, [], nil)
@@ -197,16 +207,6 @@ defmodule ExTorch.Source.HTTP.Request do
 
   defp connect(url, options),
     do: Connection.connect(url, Map.take(options, [:connect_timeout, :timeout, :ssl]))
-
-  defp report(source, status, result, start) do
-    bytes = with {:ok, parts, _, _} <- result, do: :erlang.iolist_size(parts), else: (_ -> 0)
-
-    Telemetry.execute(
-      [:extorch, :http, :request],
-      %{duration: System.monotonic_time() - start, bytes: bytes},
-      %{url: source.url, status: status}
-    )
-  end
 
   # Credentials are only sent to the origin that they are for.
   @spec headers(HTTP.t(), URL.t(), non_neg_integer(), pos_integer() | :all) ::
