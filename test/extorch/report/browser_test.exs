@@ -9,7 +9,9 @@ defmodule ExTorch.Report.BrowserTest do
   @moduletag :no_asan
 
   setup %{tmp_dir: dir} do
+    # Without an owner the browser ends, also if a test fails; its files are removed here.
     browser = Browser.start()
+    on_exit(fn -> File.rm_rf(browser.directory) end)
     Browser.size(browser, 1300, 900)
     [browser: browser, page: Path.join(dir, "page.html")]
   end
@@ -72,15 +74,18 @@ defmodule ExTorch.Report.BrowserTest do
     Browser.wait(browser, "document.getElementById('found').textContent.startsWith('2 of')")
     Browser.eval(browser, "document.getElementById('search').select()")
     Browser.type(browser, "/(/")
-    assert Browser.eval(browser, "document.getElementById('search').ariaInvalid") == "true"
+    Browser.wait(browser, "document.getElementById('search').ariaInvalid === 'true'")
     Browser.eval(browser, "document.getElementById('search').select()")
     Browser.type(browser, "no such name")
 
-    assert Browser.eval(browser, "document.querySelector('#rows .none').textContent") =~
-             "No tensor"
+    Browser.wait(
+      browser,
+      "document.querySelector('#rows .none')?.textContent.includes('No tensor')"
+    )
 
     Browser.eval(browser, "document.getElementById('search').select()")
     Browser.type(browser, " ")
+    Browser.wait(browser, "document.getElementById('found').textContent.startsWith('63')")
     click(browser, "#bad")
     assert first_names(browser) == ["model.a", "model.b"]
     click(browser, "#bad")
@@ -138,7 +143,7 @@ defmodule ExTorch.Report.BrowserTest do
     Browser.scheme(browser, "dark")
     dark = Browser.wait(browser, "matchMedia('(prefers-color-scheme: dark)').matches && #{color}")
     assert dark != light
-    assert Browser.eval(browser, "document.getElementById('theme').ariaPressed") == "true"
+    Browser.wait(browser, "document.getElementById('theme').ariaPressed === 'true'")
     click(browser, "#theme")
     assert Browser.eval(browser, color) == light
     click(browser, "#theme")
