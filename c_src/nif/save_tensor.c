@@ -116,33 +116,74 @@ void xt_save_tensor_cast(xt_save_tensor *t, xt_dtype dtype) {
   view->dtype = t->dtype = dtype;
 }
 
-static xt_status cast(xt_tensor *tensor, xt_dtype dtype, xt_tensor **out, xt_error *error) {
+/* Calls an operator whose result is a tensor. */
+static xt_status call_tensor_op(const char *name, const xt_value *args, size_t count, xt_tensor **out,
+                                xt_error *error) {
   xt_arena arena = {NULL};
-  xt_value args[] = {{.kind = XT_VALUE_TENSOR, .tensor = tensor},
-                     {.kind = XT_VALUE_NAME, .name = {.text = xt_dtype_get(dtype)->name}}},
-           *results;
-  xt_op_call op = {.name = "aten::to.dtype", .args = args, .arg_count = 2};
-  size_t count = 0;
-  xt_status status = xt_torch->op(&op, &arena, &results, &count, error);
+  xt_value *results;
+  xt_op_call op = {.name = name, .args = args, .arg_count = count};
+  size_t result_count = 0;
+  xt_status status = xt_torch->op(&op, &arena, &results, &result_count, error);
   if (status == XT_STATUS_ok) *out = results[0].tensor;
   xt_arena_free(&arena);
   return status;
 }
 
-/* Returns the tensor of a view, converted if it is cast, in plain contiguous CPU memory. */
-static xt_status plain(const xt_save_view *view, xt_tensor **out, xt_error *error) {
-  xt_tensor *converted = NULL;
-  if (!view->cast) return xt_torch->tensor_plain(view->owner, out, error);
-  xt_status status = cast(view->owner, view->dtype, &converted, error);
+static xt_status cast(xt_tensor *tensor, xt_dtype dtype, xt_tensor **out, xt_error *error) {
+  xt_value args[] = {{.kind = XT_VALUE_TENSOR, .tensor = tensor},
+                     {.kind = XT_VALUE_NAME, .name = {.text = xt_dtype_get(dtype)->name}}};
+  return call_tensor_op("aten::to.dtype", args, 2, out, error);
+}
+
+enum { CAST_BYTES = 16 << 20 }; /* of the converted elements that are in memory at a time */
+
+/* Returns elements of a contiguous tensor as a view of one dimension. */
+static xt_status narrow(xt_tensor *tensor, int64_t first, int64_t count, xt_tensor **out, xt_error *error) {
+  xt_tensor *flat;
+  xt_value all[] = {{.kind = XT_VALUE_TENSOR, .tensor = tensor},
+                    {.kind = XT_VALUE_INT, .integer = 0},
+                    {.kind = XT_VALUE_INT, .integer = -1}};
+  xt_status status = call_tensor_op("aten::flatten.using_ints", all, 3, &flat, error);
   if (status != XT_STATUS_ok) return status;
-  status = xt_torch->tensor_plain(converted, out, error);
-  xt_tensor_drop(converted);
+  xt_value part[] = {{.kind = XT_VALUE_TENSOR, .tensor = flat},
+                     {.kind = XT_VALUE_INT, .integer = 0},
+                     {.kind = XT_VALUE_INT, .integer = first},
+                     {.kind = XT_VALUE_INT, .integer = first + count}};
+  status = call_tensor_op("aten::slice.Tensor", part, 4, out, error);
+  xt_tensor_drop(flat);
   return status;
 }
 
-xt_status xt_save_tensor_fetch(const xt_save_view *view, xt_tensor **fetched, xt_error *error) {
-  xt_status status = plain(view, fetched, error);
+static int64_t count_elements(const xt_save_view *view) {
+  int64_t count = 1;
+  for (int d = 0; d < view->ndim; d++) count *= view->sizes[d];
+  return count;
+}
+
+/* Converts the elements from `first` on: a part, so that a large tensor is never in memory twice. Elements that do not
+ * lie one after another are all converted together. */
+static xt_status cast_part(const xt_save_view *view, int64_t first, int64_t *count, xt_tensor **out, xt_error *error) {
+  int64_t most = CAST_BYTES / (int64_t)xt_dtype_get(view->dtype)->size;
+  xt_tensor *part;
+  if (*count <= most || !xt_save_view_is_contiguous(view)) return cast(view->owner, view->dtype, out, error);
+  *count = *count - first < most ? *count - first : most;
+  xt_status status = narrow(view->owner, first, *count, &part, error);
   if (status != XT_STATUS_ok) return status;
+  status = cast(part, view->dtype, out, error);
+  xt_tensor_drop(part);
+  return status;
+}
+
+xt_status xt_save_tensor_fetch(const xt_save_view *view, uint64_t from, xt_tensor **fetched, uint64_t *size,
+                               xt_error *error) {
+  int64_t count = count_elements(view), item = (int64_t)xt_dtype_get(view->dtype)->size;
+  xt_tensor *converted = NULL;
+  xt_status status = XT_STATUS_ok;
+  if (view->cast) status = cast_part(view, (int64_t)from / item, &count, &converted, error);
+  if (status == XT_STATUS_ok) status = xt_torch->tensor_plain(view->cast ? converted : view->owner, fetched, error);
+  if (converted) xt_tensor_drop(converted);
+  if (status != XT_STATUS_ok) return status;
+  *size = (uint64_t)(count * item);
   status = xt_tensor_check_memory(view->owner, error);
   if (status == XT_STATUS_ok) return status;
   xt_tensor_drop(*fetched);

@@ -54,11 +54,14 @@ xt_status xt_save_job_no_memory(xt_error *error) {
 /* ---- Begin ---- */
 
 /* Brings a payload that is not in CPU memory there. */
-static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
+static xt_status fetch(void *context, size_t payload, uint64_t from, const uint8_t **data, uint64_t *size,
+                       xt_error *error) {
   xt_save_job *job = context;
   const xt_save_view *view = &job->plan.views[job->plan.payloads[payload].view];
-  xt_status status = xt_save_tensor_fetch(view, &job->fetched, error);
-  if (status == XT_STATUS_ok) *data = job->fetched->info.data;
+  xt_status status = xt_save_tensor_fetch(view, from, &job->fetched, size, error);
+  if (status != XT_STATUS_ok) return status;
+  *data = job->fetched->info.data;
+  job->fetched_size = *size;
   return status;
 }
 

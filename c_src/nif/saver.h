@@ -24,7 +24,8 @@ typedef struct {
   xt_saver saver;
   xt_atomic_file file;
   bool file_open, sync;
-  xt_tensor *fetched;        /* the payload that was brought to the CPU, if any */
+  xt_tensor *fetched; /* the payload that was brought to the CPU, if any */
+  uint64_t fetched_size;
   xt_region *fetched_region; /* the same memory, once binaries share it */
 } xt_save_job;
 

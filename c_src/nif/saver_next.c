@@ -34,7 +34,7 @@ static xt_region *new_region(xt_saver_resource *resource, size_t payload, const 
   if (!whole->data) {
     if (!job->fetched) return xt_region_keep(job->fetched_region);
     xt_region_drop(job->fetched_region);
-    job->fetched_region = xt_region_foreign(job->fetched->info.data, whole->bytes, job->fetched, release_fetched);
+    job->fetched_region = xt_region_foreign(job->fetched->info.data, job->fetched_size, job->fetched, release_fetched);
     if (!job->fetched_region) return NULL;
     job->fetched = NULL;
     return xt_region_keep(job->fetched_region);

@@ -31,7 +31,7 @@ static uint64_t span(const xt_save_view *view) {
   return (uint64_t)(last + 1) * xt_dtype_get(view->cast ? view->from : view->dtype)->size;
 }
 
-static bool is_contiguous(const xt_save_view *view) {
+bool xt_save_view_is_contiguous(const xt_save_view *view) {
   int64_t step = 1;
   for (int d = view->ndim; d-- > 0;) {
     if (view->sizes[d] == 1) continue;
@@ -273,7 +273,7 @@ xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *e
     const xt_save_view *view = &p->views[i];
     xt_payload *payload = &p->payloads[p->count++];
     *payload = (xt_payload){.dtype = view->dtype, .numel = count_elements(view), .bytes = count_bytes(view), .view = i};
-    if (!view->staged && payload->bytes && is_contiguous(view)) payload->data = view->data;
+    if (!view->staged && payload->bytes && xt_save_view_is_contiguous(view)) payload->data = view->data;
   }
   return duplicate ? XT_STATUS_ok : check_overlaps(p, error);
 }

@@ -105,6 +105,9 @@ typedef struct {
 /* Returns why the elements of a view are not all within its storage, or NULL. For views that come from users. */
 const char *xt_save_view_problem(const xt_save_view *view);
 
+/* Returns whether the elements of a view lie one after another. */
+bool xt_save_view_is_contiguous(const xt_save_view *view);
+
 /* Adds a view. Takes over its owner, also on failure. Returns false if out of memory. */
 bool xt_save_plan_add(xt_save_plan *plan, const xt_save_view *view);
 

@@ -59,9 +59,9 @@ static void prefetch_payload(const xt_saver *s) {
 /* Writes a piece of the current payload, or only computes its checksum if payloads are shared. */
 static xt_status write_piece(xt_saver *s, const xt_sink *sink, uint64_t limit, xt_error *error) {
   const xt_payload *payload = &s->plan->payloads[s->next];
-  size_t size = payload->bytes - s->at < XT_CHECKSUM_PIECE ? (size_t)(payload->bytes - s->at) : XT_CHECKSUM_PIECE;
+  size_t size = s->data_end - s->at < XT_CHECKSUM_PIECE ? (size_t)(s->data_end - s->at) : XT_CHECKSUM_PIECE;
   if (payload->bytes > MAX_COPY && size > limit && !s->sum) size = (size_t)limit;
-  const uint8_t *data = s->data + s->at;
+  const uint8_t *data = s->data + (s->at - s->data_at);
   xt_status status = XT_STATUS_ok;
   if (s->sum) xt_checksum_reach(s->sum, s->at + size);
   else if (s->plan->format->crc) s->crc = libdeflate_crc32(s->crc, data, size);
@@ -86,25 +86,36 @@ static xt_status write_pieces(xt_saver *s, const xt_sink *sink, uint64_t stop_at
   const xt_payload *payload = &s->plan->payloads[s->next];
   uint64_t from = s->at;
   xt_status status = XT_STATUS_ok;
-  while (status == XT_STATUS_ok && s->at < payload->bytes && s->written < stop_at) {
+  while (status == XT_STATUS_ok && s->at < s->data_end && s->written < stop_at) {
     status = write_piece(s, sink, stop_at - s->written, error);
     if (status == XT_STATUS_ok) status = check_stop(s, sink, error);
   }
   if (status != XT_STATUS_ok || !sink->share || payload->bytes <= MAX_COPY || s->at == from) return status;
   status = flush(s, sink, error);
   s->flushed += s->at - from;
-  return status == XT_STATUS_ok ? sink->share(sink->context, s->next, s->data + from, s->at - from, error) : status;
+  const uint8_t *data = s->data + (from - s->data_at);
+  return status == XT_STATUS_ok ? sink->share(sink->context, s->next, data, s->at - from, error) : status;
+}
+
+/* Sets `data` to what comes next of the payload. */
+static xt_status get_data(xt_saver *s, xt_error *error) {
+  const xt_payload *payload = &s->plan->payloads[s->next];
+  uint64_t size = payload->bytes;
+  s->data = payload->data;
+  xt_status status = XT_STATUS_ok;
+  if (!s->data && size) status = s->fetch(s->context, s->next, s->at, &s->data, &size, error);
+  if (status != XT_STATUS_ok) return s->data = NULL, status;
+  s->data_at = s->at;
+  s->data_end = s->at + size;
+  return status;
 }
 
 static xt_status begin_payload(xt_saver *s, xt_error *error) {
-  const xt_payload *payload = &s->plan->payloads[s->next];
   s->at = 0;
   s->crc = 0;
-  s->data = payload->data;
-  xt_status status = XT_STATUS_ok;
-  /* before anything is written, because it may fail and be repeated */
-  if (!s->data && payload->bytes) status = s->fetch(s->context, s->next, &s->data, error);
+  xt_status status = get_data(s, error); /* before anything is written, because it may fail and be repeated */
   if (status == XT_STATUS_ok && s->plan->format->before) s->plan->format->before(s, s->next);
+  s->begun = status == XT_STATUS_ok;
   return status;
 }
 
@@ -122,21 +133,23 @@ static void submit_checksum(xt_saver *s, const xt_sink *sink, uint64_t stop_at) 
                                                  : payload->bytes);
 }
 
-static xt_status write_payload(xt_saver *s, const xt_sink *sink, uint64_t stop_at, bool *begun, xt_error *error) {
+static xt_status write_payload(xt_saver *s, const xt_sink *sink, uint64_t stop_at, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   const xt_payload *payload = &s->plan->payloads[s->next];
   prefetch_payload(s);
-  if (!*begun) status = begin_payload(s, error);
-  *begun = true;
+  if (!s->begun) status = begin_payload(s, error);
+  else if (!s->data) status = get_data(s, error);
   if (status == XT_STATUS_ok) submit_checksum(s, sink, stop_at);
   if (status == XT_STATUS_ok) status = write_pieces(s, sink, stop_at, error);
-  if (status != XT_STATUS_ok || s->at < payload->bytes) return status;
+  if (status != XT_STATUS_ok || s->at < s->data_end) return status;
   if (!payload->data && payload->bytes) s->done(s->context, s->next);
+  s->data = NULL;
+  if (s->at < payload->bytes) return status;
   if (s->sum) s->crc = xt_checksum_value(s->sum);
   xt_saver_stop(s);
   if (s->plan->format->after) s->plan->format->after(s, s->next, s->crc);
   s->next++;
-  *begun = false;
+  s->begun = false;
   return s->out.size >= FLUSH_SIZE || s->borrowed ? flush(s, sink, error) : status;
 }
 
@@ -156,7 +169,6 @@ static xt_status check_memory(const xt_saver *s, xt_error *error) {
 xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool *finished, xt_error *error) {
   uint64_t stop_at = s->written + budget;
   xt_status status = XT_STATUS_ok;
-  bool begun = s->data != NULL && s->phase == PAYLOADS;
   *finished = false;
   error->collect = false;
   if (s->failed) return xt_error_set(error, XT_STATUS_stale, "this save has already failed; start a new one");
@@ -166,8 +178,7 @@ xt_status xt_saver_step(xt_saver *s, const xt_sink *sink, uint64_t budget, bool 
   }
   while (status == XT_STATUS_ok && s->phase == PAYLOADS && s->written < stop_at) {
     if (s->next == s->plan->count) s->phase = END;
-    else status = write_payload(s, sink, stop_at, &begun, error);
-    if (!begun) s->data = NULL;
+    else status = write_payload(s, sink, stop_at, error);
   }
   if (status == XT_STATUS_ok && s->phase == END) {
     if (s->plan->format->end) s->plan->format->end(s);
@@ -185,7 +196,7 @@ bool xt_saver_is_brief(const xt_saver *s, uint64_t bytes) {
   bool reads_file = s->plan->format->crc && atomic_load(&xt_memory_live.mapped); /* a checksum reads mapped pages */
   if (bytes > BRIEF_BYTES || reads_file || s->failed || s->phase != PAYLOADS || !s->data || s->next >= s->plan->count)
     return false;
-  uint64_t rest = s->plan->payloads[s->next].bytes - s->at;
+  uint64_t rest = s->data_end - s->at;
   return rest > XT_CHECKSUM_PIECE && bytes < rest - XT_CHECKSUM_PIECE;
 }
 

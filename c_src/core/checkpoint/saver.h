@@ -12,8 +12,9 @@
 /* Where the bytes of one step go. */
 typedef struct {
   xt_status (*write)(void *context, const void *data, size_t size, xt_error *error);
-  /* Takes bytes of a payload without copying them. They stay in place until the payload is done. Called once for all
-   * bytes of a payload in a step. If NULL, payloads are passed to `write` as well. */
+  /* Takes bytes of a payload without copying them. They stay in place until the payload is done. Called once in a step
+   * for all bytes of a payload, or of a part of it that was fetched. If NULL, payloads are passed to `write` as well.
+   */
   xt_status (*share)(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error);
   bool (*stop)(void *context); /* called for about every MiB of payload; true stops with an error; may be NULL */
   void *context;
@@ -22,8 +23,10 @@ typedef struct {
 typedef struct xt_saver {
   /* set by the caller */
   const xt_save_plan *plan;
-  xt_status (*fetch)(void *context, size_t payload, const uint8_t **data, xt_error *error);
-  void (*done)(void *context, size_t payload); /* releases what `fetch` has provided */
+  /* Provides the bytes of a payload from `from` on: all of them, or a part. */
+  xt_status (*fetch)(void *context, size_t payload, uint64_t from, const uint8_t **data, uint64_t *size,
+                     xt_error *error);
+  void (*done)(void *context, size_t payload); /* releases what `fetch` has provided; called before the next one */
   void *context;
   xt_owner keeper; /* of the payloads that need no `fetch`; without one, the background thread computes no checksums */
 
@@ -36,7 +39,9 @@ typedef struct xt_saver {
   uint64_t asked;   /* bytes that were written when `stop` was asked last */
   uint32_t crc;     /* of these bytes, if `sum` is NULL */
   xt_checksum *sum; /* of the current payload, if the background thread helps */
+  bool begun;       /* what precedes the payload is written */
   const uint8_t *data;
+  uint64_t data_at, data_end; /* which bytes of the payload are at `data` */
   bool failed;
   uint64_t flushed;     /* bytes passed to the sink */
   xt_buffer out;        /* bytes to be flushed */

@@ -1,7 +1,7 @@
 defmodule ExTorch.Saver.Cast do
   @moduledoc false
-  # A tensor that is converted to another dtype when it is written, so that only one converted tensor is in memory at a
-  # time. Only for dense tensors that are not quantized.
+  # A tensor that is converted to another dtype when it is written, in parts of 16 MiB if its elements lie one after
+  # another. Only for dense tensors that are not quantized.
 
   alias ExTorch.{DType, Tensor}
 

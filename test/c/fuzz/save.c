@@ -54,7 +54,8 @@ static uint8_t *gather(const xt_save_plan *plan, size_t payload) {
 }
 
 /* With COLLECT, the first try of each payload fails and is repeated. */
-static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_error *error) {
+static xt_status fetch(void *context, size_t payload, uint64_t from, const uint8_t **data, uint64_t *size,
+                       xt_error *error) {
   save *s = context;
   REQUIRE(!s->fetched && !s->plan.payloads[payload].data);
   if (s->options & COLLECT && s->refused <= payload) {
@@ -63,7 +64,10 @@ static xt_status fetch(void *context, size_t payload, const uint8_t **data, xt_e
     error->collect = true;
     return error->status;
   }
-  *data = s->fetched = gather(&s->plan, payload);
+  s->fetched = gather(&s->plan, payload);
+  *data = s->fetched + from;
+  *size = s->plan.payloads[payload].bytes - from;
+  if (s->options & COLLECT && *size > 7) *size -= *size / 2; /* a part */
   return XT_STATUS_ok;
 }
 
