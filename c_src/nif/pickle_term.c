@@ -7,6 +7,7 @@
 
 #include "core/base/array.h"
 #include "core/base/utf8.h"
+#include "core/memory/memory.h"
 #include "nif/pickle_walk.h"
 #include "nif/term.h"
 
@@ -310,7 +311,28 @@ static void prefetch(const xt_pickle_walk *w) {
   __builtin_prefetch((const void *)(term + CACHE_LINE));
 }
 
+/* What a term contains several times is written as often, so that a small term may have a large pickle: its memory is
+ * charged to the budget, and the walk ends with the caller. */
+static xt_status check(xt_pickle_walk *w) {
+  int64_t held = (int64_t)(w->out->out.room + w->room * sizeof *w->tasks + w->path_room * sizeof *w->paths +
+                           w->container_room * sizeof *w->containers);
+  if (!enif_is_current_process_alive(w->env))
+    return xt_error_set(w->error, XT_STATUS_stopping, "the calling process has exited");
+  if (held <= w->charged) return XT_STATUS_ok;
+  if (!xt_memory_charge(held - w->charged)) {
+    xt_memory_refused(); /* resets the reason */
+    return xt_error_set(w->error, XT_STATUS_limit,
+                        "the pickle of the term has more than %zu bytes and exceeds the budget; what a term contains "
+                        "several times is written as often",
+                        w->out->out.size);
+  }
+  w->charged = held;
+  return XT_STATUS_ok;
+}
+
 static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
+  enum { CHECK_TASKS = 1 << 16 };
+  size_t tasks = 0;
   uint32_t root = new_path(w, (xt_term_path){0});
   xt_status status = root && xt_pickle_walk_push_again(w, term, root) ? XT_STATUS_ok : xt_pickle_walk_no_memory(w);
   while (status == XT_STATUS_ok && w->count) {
@@ -319,6 +341,7 @@ static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
     if (!t.opcode) status = put_term(w, &t);
     else if (t.path) xt_pickle_walk_complete(w, &t);
     else xt_pickler_put_op(w->out, t.opcode);
+    if (status == XT_STATUS_ok && ++tasks % CHECK_TASKS == 0) status = check(w);
   }
   return status == XT_STATUS_ok && w->out->out.failed ? xt_pickle_walk_no_memory(w) : status;
 }
@@ -326,6 +349,7 @@ static xt_status walk(xt_pickle_walk *w, ERL_NIF_TERM term) {
 xt_status xt_pickle_term(ErlNifEnv *env, ERL_NIF_TERM term, xt_draft *draft, xt_error *error) {
   xt_pickle_walk w = {.env = env, .draft = draft, .out = &draft->pickle, .error = error};
   xt_status status = walk(&w, term);
+  xt_memory_discharge(w.charged);
   free(w.tasks);
   free(w.paths);
   free(w.containers);

@@ -48,6 +48,7 @@ typedef struct {
   size_t container_count, container_room;
   size_t created_count; /* containers that exist, in the order of writing */
   uint64_t ref_work;    /* how many items references have made the walk pass or write again */
+  int64_t charged;      /* bytes charged to the budget */
   bool has_refs;        /* there was a reference: `by_term` has the containers */
   xt_table by_step;     /* path and step down from it → path */
   xt_table by_term;     /* term → 1 + index of the latest container with it */

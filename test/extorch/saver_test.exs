@@ -325,4 +325,30 @@ defmodule ExTorch.SaverTest do
     :ok = ExTorch.save(Tensor.requires_grad(ExTorch.tensor([1.0]), true), path)
     assert Tensor.requires_grad(ExTorch.load!(path))
   end
+
+  # What a term contains twice in each level is written 2 ** 60 times.
+  defp doubling, do: Enum.reduce(1..60, [1], fn _, term -> [term, term] end)
+
+  test "a term whose pickle is endless exceeds the budget" do
+    budget = ExTorch.Memory.budget()
+    ExTorch.Memory.set_budget(ExTorch.Memory.live().bytes + 50_000_000)
+
+    try do
+      error =
+        assert_raise ExTorch.Error, fn -> Enum.to_list(ExTorch.Streaming.save(doubling())) end
+
+      assert error.reason == :limit
+    after
+      ExTorch.Memory.set_budget(budget)
+    end
+  end
+
+  test "pickling a term ends with the process that saves it" do
+    before = ExTorch.Memory.live().bytes
+    {pid, monitor} = spawn_monitor(fn -> Enum.to_list(ExTorch.Streaming.save(doubling())) end)
+    wait_until(fn -> ExTorch.Memory.live().bytes > before + 10_000_000 end)
+    Process.exit(pid, :kill)
+    assert_receive {:DOWN, ^monitor, _, _, :killed}, 30_000
+    wait_until(fn -> ExTorch.Memory.live().bytes <= before end)
+  end
 end
