@@ -2,6 +2,8 @@
 #
 #   make            priv/extorch.so and priv/extorch_torch.so
 #   make demo       a short tour                 make test     the tests
+#   make extorch    the program ./extorch        make shell    iex with ExTorch
+#   make docs       the documentation in doc/, with ExDoc from Hex or the command ex_doc
 #   make check      formatting, layers, warnings, static analysis, Dialyzer, sanitizers, a short fuzz run
 #   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
@@ -40,7 +42,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo cluster test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
@@ -75,7 +77,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo cluster test check coverage cross fuzz fire matrix bench clean format
+.PHONY: all example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
@@ -147,6 +149,21 @@ help:
 demo: setup-build
 	@$(MAKE) --no-print-directory all
 	@$(MIX) run --no-deps-check scripts/demo.exs
+
+extorch: setup-build
+	@$(MAKE) --no-print-directory all
+	@$(MIX) do compile --no-deps-check, escript.build --no-deps-check
+
+shell: setup-build
+	@$(MAKE) --no-print-directory all
+	@EXTORCH_HEX=$(HEX) $(NX_LIBS) iex -S mix run --no-deps-check
+
+docs: setup-build
+	@$(MAKE) --no-print-directory all
+	@$(MIX) compile --no-deps-check
+	@if [ "$(HEX)" = 1 ]; then mix docs; elif command -v ex_doc >/dev/null; then \
+	  ex_doc ExTorch "$$(sed -n 's/^  @version "\(.*\)"/\1/p' mix.exs)" _build/dev/lib/extorch/ebin -o doc; \
+	else echo "ExDoc was not found: run mix deps.get, or install the command ex_doc"; exit 1; fi
 
 cluster: setup-build
 	@$(MAKE) --no-print-directory all

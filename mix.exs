@@ -75,32 +75,27 @@ defmodule ExTorch.MixProject do
       extras: @documents ++ @guides ++ ["LICENSE"],
       groups_for_extras: [Guides: @guides],
       groups_for_modules: [
+        "Front door": [ExTorch, ExTorch.Error, ExTorch.Config, ExTorch.Telemetry, ExTorch.CLI],
         Tensors: [
           ExTorch.Tensor,
           ExTorch.Tensor.Blob,
           ExTorch.Tensor.BlobView,
           ExTorch.DType,
           ExTorch.Device,
-          ExTorch.Memory,
-          ExTorch.Nx
+          ExTorch.Memory
         ],
         Checkpoints: [
           ExTorch.Checkpoint,
           ExTorch.Checkpoint.Entry,
-          ~r/^ExTorch\.(Source|DCP|Cluster)/
-        ],
-        "Python values": ~r/^ExTorch\.Python/,
-        Streams: ~r/^ExTorch\.Streaming/,
-        Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
-        "LibTorch archives": ~r/^ExTorch\.Archive/,
-        "Comparing and command line": [
           ExTorch.Diff,
           ExTorch.Diff.Change,
           ExTorch.Report,
-          ExTorch.Kino,
-          ExTorch.CLI
+          ~r/^ExTorch\.(Source|DCP|Cluster)/
         ],
-        Operation: [ExTorch.Config, ExTorch.Error, ExTorch.Telemetry]
+        Streams: ~r/^ExTorch\.Streaming/,
+        Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
+        Interop: [ExTorch.Nx, ExTorch.Kino, ~r/^ExTorch\.Archive/],
+        "Python values": ~r/^ExTorch\.Python/
       ]
     ]
   end

@@ -2,6 +2,8 @@ defmodule ExTorch.DocsTest do
   # Checks the README and the documentation against the code.
   use ExTorch.Case
 
+  import ExUnit.CaptureIO
+
   @readme File.read!("README.md")
 
   test "every module and function in the README exists" do
@@ -27,6 +29,45 @@ defmodule ExTorch.DocsTest do
 
     for [target] <- Regex.scan(~r/^make (\w+)/m, @readme, capture: :all_but_first) do
       assert makefile =~ ~r/^#{target}:/m
+    end
+  end
+
+  @tag :tmp_dir
+  test "the five lines of the README work", %{tmp_dir: dir} do
+    [section] = Regex.run(~r/^## Five lines$(.*?)^## /ms, @readme, capture: :all_but_first)
+    commands = Regex.scan(~r/^\.\/extorch (.*?)(?: +#.*)?$/m, section, capture: :all_but_first)
+    assert length(commands) == 4
+
+    for [command] <- commands do
+      args = command |> String.replace("/tmp/", dir <> "/") |> String.split()
+      test = self()
+      answer = capture_io(fn -> send(test, {:status, ExTorch.CLI.run(args)}) end)
+      assert_received {:status, 0}, command
+      # a conversion prints nothing
+      assert answer != "" or hd(args) == "convert", command
+    end
+
+    assert File.exists?(Path.join(dir, "model.safetensors"))
+    assert File.read!(Path.join(dir, "model.html")) =~ "<html"
+
+    [line] = Regex.run(~r/^ExTorch\.load!.*ExTorch\.Nx\.to_nx\(\)$/m, section)
+
+    if Code.ensure_loaded?(Nx),
+      do: assert({%{shape: _, type: _}, _} = Code.eval_string(line)),
+      else: assert_raise(Error, ~r/add {:nx, /, fn -> Code.eval_string(line) end)
+  end
+
+  test "every public function has a spec" do
+    {:ok, modules} = :application.get_key(:extorch, :modules)
+
+    for module <- modules,
+        String.starts_with?(inspect(module), "ExTorch"),
+        {:docs_v1, _, _, _, %{}, _, docs} <- [Code.fetch_docs(module)],
+        not (Code.ensure_loaded?(module) and function_exported?(module, :__protocol__, 1)),
+        {:ok, specs} <- [Code.Typespec.fetch_specs(module)],
+        {{:function, name, arity}, _, _, %{}, _} <- docs,
+        {name, arity} not in [message: 1] do
+      assert List.keymember?(specs, {name, arity}, 0), "#{inspect(module)}.#{name}/#{arity}"
     end
   end
 
