@@ -205,7 +205,7 @@ defmodule ExTorch.Checkpoint.CyclesTest do
         files = glob.glob(sys.argv[1] + "/*.pt")
         assert len(files) == 12
         for file in files:
-            o = torch.load(file)
+            o = torch.load(file, weights_only=False)
             check(o)
             # twins are two objects after a save, as are all terms that are used twice and not referred to
             a = objects()
@@ -262,7 +262,7 @@ defmodule ExTorch.Checkpoint.CyclesTest do
       def make(l):
           m = Made(); m.l = l; return m
       for file in ("zip", "legacy"):
-          o = torch.load(sys.argv[1] + "/" + file + ".pt")
+          o = torch.load(sys.argv[1] + "/" + file + ".pt", weights_only=False)
           t = o["tuples"]
           assert type(t) is tuple and len(t) == 3 and t[0][0] is t and t[1][0] is t and t[1][1] == 5 and t[2][0][0] is t
           s = o["set"]
