@@ -30,8 +30,13 @@ defmodule ExTorch.HostileFiles.Calls do
   def all(:index, _form), do: [:load, :load_directory, :store_keys, :store_apply]
 
   # A folder is read by its path.
+  def all(:folder, {:few, i}) do
+    [first | rest] = all(:folder, :short)
+    [first, Enum.at(rest, rem(i, length(rest)))]
+  end
+
   def all(:folder, form),
-    do: for({call, :path, opts} <- all(:file, folder_form(form)), do: {call, :path, opts})
+    do: for({call, :path, opts} <- all(:file, form), do: {call, :path, opts})
 
   def all(:file, :complete) do
     reads =
@@ -114,10 +119,6 @@ defmodule ExTorch.HostileFiles.Calls do
         {:save, :path, ordered: true}
       ] ++ streams ++ reads
   end
-
-  # A folder has few calls even in the short form.
-  defp folder_form({:few, _}), do: :short
-  defp folder_form(form), do: form
 
   @doc """
   The call that a call begins with and whose error is its error too, or nil. If the first fails, the other adds nothing.
