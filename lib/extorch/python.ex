@@ -36,7 +36,16 @@ defmodule ExTorch.Python do
         class: %{module: "torch._utils", name: "_rebuild_nested_tensor"},
         args: {%ExTorch.Tensor{} = buffer, sizes, strides, offsets}
       }) do
-    [sizes, strides, offsets] = Enum.map([sizes, strides, offsets], &ExTorch.Tensor.to_list/1)
+    [sizes, strides, offsets] = Enum.map([sizes, strides, offsets], &table/1)
+
+    # The arguments are as they are in the file.
+    unless match?([_], Enum.uniq([length(sizes), length(strides), length(offsets)])) and
+             Enum.all?(sizes ++ strides, &is_list/1) and Enum.all?(offsets, &is_integer/1) and
+             Enum.all?(Enum.concat(sizes ++ strides), &is_integer/1),
+           do:
+             raise(
+               ExTorch.Error.new(:corrupt, "the parts of the nested tensor do not fit together")
+             )
 
     for {size, stride, offset} <- Enum.zip([sizes, strides, offsets]),
         do: ExTorch.op("as_strided", [buffer, size, stride, offset])
@@ -48,6 +57,19 @@ defmodule ExTorch.Python do
             "expected a nested tensor, got #{inspect(other, limit: 3)}"
           )
   end
+
+  # Elements that share memory count as often as they occur.
+  defp table(%ExTorch.Tensor{} = tensor) do
+    if ExTorch.Tensor.numel(tensor) > 10_000_000,
+      do: raise(ExTorch.Error.new(:limit, "the nested tensor has more than 10,000,000 sizes"))
+
+    list = ExTorch.Tensor.to_list(tensor)
+    if is_list(list), do: list, else: [list]
+  end
+
+  defp table(list) when is_list(list), do: list
+  defp table(tuple) when is_tuple(tuple), do: Tuple.to_list(tuple)
+  defp table(other), do: [other]
 
   defmodule Dict do
     @moduledoc """

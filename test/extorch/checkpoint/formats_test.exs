@@ -161,6 +161,21 @@ defmodule ExTorch.FormatsTest do
     assert Tensor.to_list(a) == [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     assert Tensor.to_list(b) == [[0.0, 0.0, 0.0]]
     assert reason(fn -> ExTorch.Python.unnest(5) end) == :bad_argument
+
+    # Files may have anything in these places.
+    {buffer, sizes, strides, offsets} = object["n"].args
+    many = ExTorch.op("expand", [ExTorch.tensor([[1]]), [100_000_000, 1]])
+
+    for {args, expected} <- [
+          {{buffer, ExTorch.tensor(3), strides, offsets}, :corrupt},
+          {{buffer, sizes, strides, ExTorch.tensor([0.5, 1.0])}, :corrupt},
+          {{buffer, sizes, ExTorch.tensor([1, 2]), offsets}, :corrupt},
+          {{buffer, sizes, "abc", nil}, :corrupt},
+          {{buffer, [[1, :x], [2]], strides, offsets}, :corrupt},
+          {{buffer, many, strides, offsets}, :limit}
+        ] do
+      assert reason(fn -> ExTorch.Python.unnest(%{object["n"] | args: args}) end) == expected
+    end
   end
 
   test "sparse layouts" do
