@@ -51,8 +51,9 @@ defmodule ExTorch.Checkpoint do
     * `:limits` - a keyword list of limits:
         * `:pickle_bytes` - the size of the pickle (64 MiB)
         * `:memory` - the bytes that the file may make the node hold besides its tensors: the object tree, the index,
-          decompressed data and the resulting terms (56 MiB and 15 times the size of the file). An object that a file
-          contains many times becomes one term, but counts each time: messages copy it each time.
+          decompressed data and the resulting terms (56 MiB and 15 times the size of the file; shards share the 56 MiB,
+          and a compressed pickle counts as its stored bytes). An object that a file contains many times becomes one
+          term, but counts each time: messages copy it each time.
         * `:nodes` - the number of nodes in the resulting term (no limit besides `:memory`)
         * `:depth` - the nesting depth (1,000)
         * `:tensor_bytes`, `:total_bytes` - the size of one tensor and of all tensors (1 TiB and 4 TiB). Elements that
