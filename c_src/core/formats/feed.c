@@ -96,7 +96,7 @@ static bool is_whole_pickle(xt_push *p, size_t *needed) {
 static xt_status detect_step(xt_push *p, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
   size_t available = xt_push_available(p), needed, more = XT_DETECT_SIZE;
-  bool pickle = is_whole_pickle(p, &more);
+  bool pickle = available <= XT_DETECT_SIZE && is_whole_pickle(p, &more); /* a longer one is scanned as it arrives */
   const xt_format *format = xt_detect_signature(data, available, &needed);
   if (needed && !pickle) return xt_push_request(p, needed < more ? needed : more, 0);
   if (!format && (pickle || xt_plain_pickle_may_begin(*data))) return detect_by_pickle(p, error);
