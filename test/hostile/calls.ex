@@ -44,7 +44,11 @@ defmodule ExTorch.HostileFiles.Calls do
           {source, opts} <- @ways,
           do: {call, source, opts}
 
-    stores = for opts <- [[], [strict: true], [verify: true]], do: {:store_apply, :path, opts}
+    # Stores take no binaries, and do not map files.
+    stores =
+      for {source, opts} <- @ways,
+          source != :binary and not Keyword.has_key?(opts, :mmap),
+          do: {:store_apply, source, opts}
 
     streams =
       for opts <- [[], [strict: true], [verify: true], [only: ~r/[02468]$/]],
@@ -205,8 +209,10 @@ defmodule ExTorch.HostileFiles.Calls do
 
   def run({:store_keys, :path, opts}, {path, _}), do: Store.keys(Store.PyTorch.new(path, opts))
 
-  def run({:store_apply, :path, opts}, {path, _}) do
-    store = Store.PyTorch.new(path, [allow_partial: true, validate: false] ++ opts)
+  def run({:store_apply, source, opts}, file) do
+    store =
+      Store.PyTorch.new(source(source, file), [allow_partial: true, validate: false] ++ opts)
+
     Store.apply_to(store, %{"w" => ExTorch.zeros({1}), "0" => ExTorch.zeros({1})})
   end
 
