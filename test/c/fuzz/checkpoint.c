@@ -8,8 +8,8 @@ static void as_pickle(const uint8_t *data, size_t size) {
   xt_error error;
   xt_allowance allowance = {.limit = 64 << 20};
   xt_arena arena = {.allowance = &allowance};
-  xt_index index = {0};
   xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
+  xt_index index = {.storages = &storages};
   xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error};
   xt_node *root;
   size_t used;
