@@ -120,7 +120,8 @@ defmodule ExTorch.Archive do
   defp named!(%Tensor.BlobView{tensor: tensor}), do: [{"0", tensor}]
 
   defp named!(list) when is_list(list) do
-    if List.improper?(list), do: tensor!(list)
+    if List.improper?(list),
+      do: Options.expected!("a tensor, or a list or map of tensors", list)
 
     for {item, i} <- Enum.with_index(list), do: {Integer.to_string(i), tensor!(item)}
   end

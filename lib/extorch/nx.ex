@@ -244,6 +244,7 @@ else
     """
 
     @doc "Converts a tensor, or a container of tensors, to Nx. Needs Nx."
+    @spec to_nx(term()) :: no_return()
     @spec to_nx(term(), keyword()) :: no_return()
     def to_nx(tensor_or_container, opts \\ [])
     def to_nx(_tensor_or_container, _opts), do: missing!()

@@ -174,7 +174,8 @@ defmodule ExTorch.Source.HTTP do
 
   defp headers!(headers)
        when is_list(headers) or (is_map(headers) and not is_struct(headers)) do
-    if is_list(headers) and List.improper?(headers), do: headers!(:improper)
+    if is_list(headers) and List.improper?(headers),
+      do: raise(Error.new(:bad_argument, "expected :headers to be a list or map"))
 
     for header <- headers do
       with {name, value} when is_binary(value) and (is_binary(name) or is_atom(name)) <- header do

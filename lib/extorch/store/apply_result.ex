@@ -50,6 +50,7 @@ defmodule ExTorch.Store.ApplyResult do
   def complete?(%__MODULE__{missing: missing, errors: errors}), do: missing == [] and errors == []
   def complete?(other), do: not_a_result!(other)
 
+  @spec not_a_result!(term()) :: no_return()
   defp not_a_result!(other),
     do: ExTorch.Options.expected!("an %ExTorch.Store.ApplyResult{}", other)
 
