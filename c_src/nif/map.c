@@ -24,8 +24,12 @@ static size_t remove_duplicates(ERL_NIF_TERM *keys, ERL_NIF_TERM *values, size_t
   return left;
 }
 
+/* Equal keys make enif_make_map_from_arrays fail, or, in OTP 27 and for more than 32 keys, return a map of fewer keys
+ * that is not equal to any other. */
 bool xt_make_map(ErlNifEnv *env, ERL_NIF_TERM *keys, ERL_NIF_TERM *values, size_t count, ERL_NIF_TERM *out) {
-  if (enif_make_map_from_arrays(env, keys, values, count, out)) return true;
+  size_t size;
+  if (enif_make_map_from_arrays(env, keys, values, count, out) && enif_get_map_size(env, *out, &size) && size == count)
+    return true;
   size_t left = remove_duplicates(keys, values, count);
   return left && enif_make_map_from_arrays(env, keys, values, left, out);
 }

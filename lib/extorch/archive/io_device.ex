@@ -77,9 +77,9 @@ defmodule ExTorch.Archive.IODevice do
     end
   end
 
-  defp write_all(device, data) when is_pid(device) or is_atom(device),
-    do: IO.binwrite(device, data)
-
+  # IO.binwrite/2 raises errors since Elixir 1.16.
+  defp write_all(:stdio, data), do: :file.write(:standard_io, data)
+  defp write_all(:stderr, data), do: :file.write(:standard_error, data)
   defp write_all(device, data), do: :file.write(device, data)
 
   @impl true

@@ -142,7 +142,7 @@ defmodule ExTorch.Preview.Picture do
   @spec png(pos_integer(), pos_integer(), binary()) :: binary()
   def png(width, height, rgb) do
     size = width * 3
-    lines = for <<line::binary-size(size) <- rgb>>, into: <<>>, do: <<0, line::binary>>
+    lines = for row <- 0..(height - 1), do: [0, binary_part(rgb, row * size, size)]
 
     IO.iodata_to_binary([
       <<137, "PNG\r\n", 26, "\n">>,
