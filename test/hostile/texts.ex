@@ -321,6 +321,13 @@ defmodule ExTorch.HostileFiles.Texts do
           ]
         end
       ),
+      index("index: many small shards", 3000, 2..5000, [:ok, :limit, :not_found], fn n ->
+        [
+          map([{"w", "s0"} | for(i <- 1..n, do: {"w#{i}", "s#{i}"})]),
+          {"s0", shard.(["w"])}
+          | for(i <- 1..n, do: {"s#{i}", shard.(["w#{i}"])})
+        ]
+      end),
       index("index: itself as shard", 1, 1..1, [:corrupt, :forbidden], fn _ ->
         [map([{"w", "model.safetensors.index.json"}])]
       end),
