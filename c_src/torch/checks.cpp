@@ -179,6 +179,14 @@ void check_bins(const Arguments &arguments, const std::string &name) {
   arguments.check_ints("bins", 1);
 }
 
+/* Of a sparse tensor without dimensions, LibTorch permutes the dimensions of its indices, of which there are none. */
+void check_permuted(const Arguments &arguments, const std::string &name) {
+  auto index = arguments.schema.argumentIndexWithName("self");
+  if (name != "aten::permute" || !index || !arguments.stack[*index].isTensor()) return;
+  const at::Tensor &self = arguments.stack[*index].toTensor();
+  if (self.defined() && self.is_sparse() && !self.dim()) arguments.refuse("self", "dense, or have dimensions");
+}
+
 } // namespace
 
 void check_allowed(const std::string &full) {
@@ -192,7 +200,7 @@ bool needs_checks(const c10::FunctionSchema &schema) {
                                         "padding",     "output_padding"};
   const std::string &name = schema.name();
   if (contains(name, "batch_norm") || contains(name, "max_unpool") || contains(name, "max_pool")) return true;
-  if (schema.overload_name() == "data") return true;
+  if (schema.overload_name() == "data" || name == "aten::permute") return true;
   for (const char *parameter : checked)
     if (schema.argumentIndexWithName(parameter)) return true;
   return false;
@@ -206,6 +214,7 @@ void check_arguments(const c10::FunctionSchema &schema, const Stack &stack) {
   check_samples(arguments, schema.name());
   check_bins(arguments, schema.name());
   check_channels(arguments, schema.name());
+  check_permuted(arguments, schema.name());
 }
 
 } // namespace xt

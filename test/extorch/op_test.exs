@@ -154,6 +154,8 @@ defmodule ExTorch.OpTest do
     test "windows and groups" do
       image = ExTorch.ones({1, 4, 4, 4})
       assert refused("native_channel_shuffle", [image, 0]) == :forbidden
+      scalar = ExTorch.op("to_sparse", [ExTorch.tensor(3.0)])
+      assert refused("permute", [scalar, []]) == :bad_argument
       assert refused("pixel_shuffle", [image, 0]) == :bad_argument
       assert refused("im2col", [image, [1, 0], [1, 1], [0, 0], [1, 1]]) == :bad_argument
       assert refused("channel_shuffle", [image, 0]) == :bad_argument
