@@ -107,6 +107,26 @@ static void bare_storages(void) {
   }
 }
 
+/* A tensor whose memory begins with that of the storage and is larger. */
+static void a_storage_inside_other_memory(void) {
+  const int64_t twelve[] = {12};
+  xt_save_plan plan = {.format = &xt_zip_write};
+  xt_save_view view = view_of(XT_float32, 1, six, one, floats);
+  view.storage = (const uint8_t *)floats;
+  view.storage_bytes = 6 * sizeof *floats;
+  view.bare = true;
+  xt_save_tensor tensor = strided(view_of(XT_float32, 1, twelve, one, floats));
+  xt_error error;
+  xt_draft d;
+  xt_draft_begin(&d, &plan);
+  xt_draft_put_tensor(&d, &tensor);
+  xt_draft_put_storage(&d, &view);
+  xt_pickler_put_tuple_of(&d.pickle, 2);
+  CHECK(xt_draft_finish(&d, &error) == XT_STATUS_bad_argument && strstr(error.message, "extends past it"));
+  xt_draft_free(&d);
+  xt_save_plan_free(&plan);
+}
+
 static void meta_tensors(void) {
   xt_save_tensor tensor = {.kind = XT_SAVE_META, .dtype = XT_float16, .ndim = 2, .sizes = sizes, .strides = columns};
   CHECK(tensor_reads(&tensor, "tensor(float16, size (2, 3), stride (1, 2))", NULL));
@@ -286,6 +306,6 @@ static void every_failing_allocation_is_reported(void) {
 
 int main(void) {
   return RUN_TESTS("draft", strided_tensors, staged_tensors, tensors_without_a_storage_class, bare_storages,
-                   meta_tensors, sparse_tensors, quantized_tensors, subclasses, memoized_objects,
-                   shared_and_sorted_storages, locations, every_failing_allocation_is_reported);
+                   a_storage_inside_other_memory, meta_tensors, sparse_tensors, quantized_tensors, subclasses,
+                   memoized_objects, shared_and_sorted_storages, locations, every_failing_allocation_is_reported);
 }

@@ -122,6 +122,31 @@ static void save(const char *path) {
   munmap(zeros, big);
 }
 
+static xt_status fail_fetch(void *context, size_t payload, uint64_t from, const uint8_t **data, uint64_t *size,
+                            xt_error *error) {
+  (void)context, (void)payload, (void)from, (void)data, (void)size;
+  return xt_error_set(error, XT_STATUS_released, "the tensor was released");
+}
+
+static xt_status write_nothing(void *context, const void *data, size_t size, xt_error *error) {
+  (void)context, (void)data, (void)size, (void)error;
+  return XT_STATUS_ok;
+}
+
+static void a_payload_that_cannot_be_fetched(void) {
+  xt_error error;
+  bool finished = false;
+  xt_payload payloads[] = {{"0", XT_uint8, 11, 11, NULL, 0}};
+  xt_save_plan plan = {.format = &xt_zip_write, .payloads = payloads, .count = 1, .root = "a"};
+  xt_saver w = {.plan = &plan, .fetch = fail_fetch};
+  xt_sink sink = {.write = write_nothing};
+  xt_status status = XT_STATUS_ok;
+  xt_saver_begin(&w);
+  while (status == XT_STATUS_ok && !finished) status = xt_saver_step(&w, &sink, 1 << 20, &finished, &error);
+  CHECK(status == XT_STATUS_released && !strcmp(error.message, "the tensor was released"));
+  xt_saver_free(&w);
+}
+
 static const char *directory;
 static bool keep_file;
 
@@ -138,5 +163,5 @@ int main(int argc, char **argv) {
   CHECK(argc >= 2);
   directory = argv[1];
   keep_file = argc > 2;
-  return RUN_TESTS("saver", records_above_4_gib);
+  return RUN_TESTS("saver", a_payload_that_cannot_be_fetched, records_above_4_gib);
 }

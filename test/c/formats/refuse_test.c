@@ -331,6 +331,28 @@ static void an_unpacked_stream_has_a_limit(void) {
   CHECK(!wrong);
 }
 
+/* A storage outside a tensor gets a tensor when the index is built. */
+static void a_bare_storage_without_memory(void) {
+  static const char pickle[] = "\x80\2(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+                               "0X\3\0\0\0cpuK\4tQ.";
+  zip_builder zip = {0};
+  zip_add(&zip, "a/data.pkl", pickle, sizeof pickle - 1);
+  zip_add(&zip, "a/data/0", data, 16);
+  zip_finish(&zip);
+  for (fail_at = 0, fail_arenas = true;; fail_at++) {
+    sample s;
+    allocations = 0;
+    xt_status status = sample_open(&s, zip.out.data, zip.out.size);
+    bool failed = allocations > fail_at;
+    CHECK(status == (failed ? XT_STATUS_no_memory : XT_STATUS_ok));
+    if (!failed) CHECK(s.checkpoint.index.count == 1 && s.checkpoint.index.entries[0].tensor->bare);
+    sample_free(&s);
+    if (!failed) break;
+  }
+  fail_at = -1, fail_arenas = false;
+  zip_free(&zip);
+}
+
 /* What only a stream cannot do: the byte order and constants come too late. */
 static void late_records_of_a_stream(void) {
   xt_error error;
@@ -513,8 +535,8 @@ static void limits_of_pickles(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("refuse", zip_records, unusual_sizes, many_views, unwanted_storages, parts_of_directories,
-                   other_archives, constants_of_objects, a_missing_checksum_in_a_stream, duplicate_records_of_a_stream,
-                   an_unpacked_stream_has_a_limit, late_records_of_a_stream, zip_directories, zip_end_records,
-                   files_at_an_offset, a_gzip_file_in_a_gzip_file, limits_of_pickles);
+  return RUN_TESTS("refuse", a_bare_storage_without_memory, zip_records, unusual_sizes, many_views, unwanted_storages,
+                   parts_of_directories, other_archives, constants_of_objects, a_missing_checksum_in_a_stream,
+                   duplicate_records_of_a_stream, an_unpacked_stream_has_a_limit, late_records_of_a_stream,
+                   zip_directories, zip_end_records, files_at_an_offset, a_gzip_file_in_a_gzip_file, limits_of_pickles);
 }
