@@ -151,7 +151,7 @@ defmodule ExTorch.ConvertTest do
 
     views =
       save(
-        %{"a" => Tensor.slice(base, 0, 0..9), "b" => Tensor.slice(base, 0, 10..-1)},
+        %{"a" => Tensor.slice(base, 0, 0..9), "b" => Tensor.slice(base, 0, 10..-1//1)},
         dir,
         "views.pt"
       )

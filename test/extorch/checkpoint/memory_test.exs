@@ -140,7 +140,7 @@ defmodule ExTorch.CheckpointMemoryTest do
       assert {:error, %{reason: :limit} = error} = ExTorch.load(path)
       assert Exception.message(error) =~ "ExTorch.Streaming.gunzip/1"
       assert {:ok, %Tensor{}} = ExTorch.load(path, limits: [memory: 200_000_000])
-      stream = path |> File.stream!([], 65_536) |> ExTorch.Streaming.gunzip()
+      stream = path |> file_stream(65_536) |> ExTorch.Streaming.gunzip()
       assert {:ok, %Tensor{}, ""} = ExTorch.Streaming.load(stream)
     end
   end
