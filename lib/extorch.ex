@@ -21,6 +21,14 @@ defmodule ExTorch do
   dirty scheduler. Below these thresholds, switching to a dirty scheduler would take longer than the work itself
   (`bench/op.exs`).
   """
+  @moduledoc groups: [
+               "Checkpoints",
+               "Creating tensors",
+               "Elementwise",
+               "Reductions",
+               "Joining and products",
+               "LibTorch"
+             ]
 
   import Kernel, except: [abs: 1, div: 2, max: 2, min: 2, round: 1, floor: 1, ceil: 1]
 
@@ -34,6 +42,7 @@ defmodule ExTorch do
   @typedoc "The sizes of the dimensions: `{2, 3}`, `[2, 3]`, or `3` for one dimension."
   @type shape :: tuple() | [non_neg_integer()] | non_neg_integer()
 
+  @doc group: "Creating tensors"
   @doc """
   Creates a tensor from a number or from nested lists of numbers.
 
@@ -64,6 +73,7 @@ defmodule ExTorch do
     Error.unwrap!(Call.tensor(numbers, dtype, device))
   end
 
+  @doc group: "LibTorch"
   @doc """
   Calls a LibTorch operator by name.
 
@@ -120,6 +130,7 @@ defmodule ExTorch do
   def op(_name, _args, kwargs),
     do: Options.expected!("keyword arguments to be a keyword list or a map", kwargs)
 
+  @doc group: "LibTorch"
   @doc """
   Returns the version of the linked LibTorch and the number of threads it uses within an operator.
 
@@ -133,7 +144,13 @@ defmodule ExTorch do
     %{version: version, num_threads: threads}
   end
 
-  @doc "Seeds LibTorch's random number generators, for the whole node."
+  @doc group: "LibTorch"
+  @doc """
+  Seeds LibTorch's random number generators, for the whole node.
+
+      iex> ExTorch.manual_seed(42)
+      :ok
+  """
   @spec manual_seed(non_neg_integer()) :: :ok
   def manual_seed(seed) when is_integer(seed) and seed in 0..0xFFFFFFFFFFFFFFFF,
     do: Native.manual_seed(seed)
@@ -142,6 +159,7 @@ defmodule ExTorch do
 
   # ---- Checkpoints ----
 
+  @doc group: "Checkpoints"
   @doc """
   Loads a whole checkpoint.
 
@@ -188,10 +206,12 @@ defmodule ExTorch do
     end
   end
 
+  @doc group: "Checkpoints"
   @doc "Same as `load/2` but raises on error."
   @spec load!(ExTorch.Checkpoint.source(), keyword()) :: term()
   def load!(source, opts \\ []), do: Error.unwrap!(load(source, opts))
 
+  @doc group: "Checkpoints"
   @doc """
   Saves a term to a file that Python's `torch.load` can read.
 
@@ -237,10 +257,12 @@ defmodule ExTorch do
   @spec save(term(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def save(term, path, opts \\ []), do: ExTorch.Saver.save(term, path, opts)
 
+  @doc group: "Checkpoints"
   @doc "Same as `save/3` but raises on error."
   @spec save!(term(), Path.t(), keyword()) :: :ok
   def save!(term, path, opts \\ []), do: Error.unwrap!(save(term, path, opts))
 
+  @doc group: "Checkpoints"
   @doc """
   Converts a checkpoint from any format to any other.
 
@@ -289,10 +311,12 @@ defmodule ExTorch do
   @spec convert(ExTorch.Checkpoint.source(), Path.t(), keyword()) :: :ok | {:error, Error.t()}
   def convert(source, sink, opts \\ []), do: ExTorch.Convert.convert(source, sink, opts)
 
+  @doc group: "Checkpoints"
   @doc "Same as `convert/3` but raises on error."
   @spec convert!(ExTorch.Checkpoint.source(), Path.t(), keyword()) :: :ok
   def convert!(source, sink, opts \\ []), do: Error.unwrap!(convert(source, sink, opts))
 
+  @doc group: "Checkpoints"
   @doc """
   Compares two checkpoints: names, shapes, dtypes and values.
 
@@ -334,13 +358,13 @@ defmodule ExTorch do
           {:ok, ExTorch.Diff.t()} | {:error, Error.t()}
   def diff(a, b, opts \\ []), do: ExTorch.Diff.diff(a, b, opts)
 
+  @doc group: "Checkpoints"
   @doc "Same as `diff/3` but raises on error."
   @spec diff!(ExTorch.Checkpoint.source(), ExTorch.Checkpoint.source(), keyword()) ::
           ExTorch.Diff.t()
   def diff!(a, b, opts \\ []), do: Error.unwrap!(diff(a, b, opts))
 
-  # ---- Creating tensors ----
-
+  @doc group: "Checkpoints"
   @doc """
   Writes an HTML page about a checkpoint: a treemap, a table of the tensors with statistics and histograms, what is shared,
   what is not a tensor, and whether torch's `weights_only` accepts it.
@@ -353,10 +377,14 @@ defmodule ExTorch do
           :ok | {:error, Error.t()}
   def report(source, sink, opts \\ []), do: ExTorch.Report.write(source, sink, opts)
 
+  @doc group: "Checkpoints"
   @doc "Same as `report/3` but raises on error."
   @spec report!(ExTorch.Checkpoint.source() | ExTorch.Checkpoint.t(), Path.t(), keyword()) :: :ok
   def report!(source, sink, opts \\ []), do: Error.unwrap!(report(source, sink, opts))
 
+  # ---- Creating tensors ----
+
+  @doc group: "Creating tensors"
   @doc """
   Creates a tensor of zeros.
 
@@ -369,10 +397,17 @@ defmodule ExTorch do
   @spec zeros(shape(), keyword()) :: Tensor.t()
   def zeros(shape, opts \\ []), do: op("aten::zeros", [shape!(shape)], creation_options!(opts))
 
-  @doc "Creates a tensor of ones."
+  @doc group: "Creating tensors"
+  @doc """
+  Creates a tensor of ones.
+
+      iex> ExTorch.ones(3, dtype: :int64) |> ExTorch.Tensor.to_list()
+      [1, 1, 1]
+  """
   @spec ones(shape(), keyword()) :: Tensor.t()
   def ones(shape, opts \\ []), do: op("aten::ones", [shape!(shape)], creation_options!(opts))
 
+  @doc group: "Creating tensors"
   @doc """
   Creates a tensor whose elements all have the same value.
 
@@ -383,11 +418,18 @@ defmodule ExTorch do
   def full(shape, value, opts \\ []),
     do: op("aten::full", [shape!(shape), value], creation_options!(opts))
 
-  @doc "Creates a tensor with uninitialized memory: its values are arbitrary."
+  @doc group: "Creating tensors"
+  @doc """
+  Creates a tensor with uninitialized memory: its values are arbitrary.
+
+      iex> ExTorch.empty({2, 3}, dtype: :float16).shape
+      {2, 3}
+  """
   @spec empty(shape(), keyword()) :: Tensor.t()
   def empty(shape, opts \\ []),
     do: op("aten::empty.memory_format", [shape!(shape)], creation_options!(opts))
 
+  @doc group: "Creating tensors"
   @doc """
   Creates a tensor of the numbers from `start` (0 by default) up to, but not including, `stop`.
 
@@ -399,10 +441,12 @@ defmodule ExTorch do
   @spec arange(number()) :: Tensor.t()
   def arange(stop), do: arange(0, stop, [])
 
+  @doc group: "Creating tensors"
   @spec arange(number(), number() | keyword()) :: Tensor.t()
   def arange(stop, opts) when is_list(opts), do: arange(0, stop, opts)
   def arange(start, stop), do: arange(start, stop, [])
 
+  @doc group: "Creating tensors"
   @spec arange(number(), number(), keyword()) :: Tensor.t()
   def arange(start, stop, opts) do
     opts = Options.validate!(opts, [:dtype, :device, step: 1])
@@ -410,30 +454,92 @@ defmodule ExTorch do
     op("aten::arange.start_step", [start, stop, step], creation_options!(opts))
   end
 
-  @doc "Creates a tensor of random numbers, uniformly distributed over [0, 1). See `manual_seed/1`."
+  @doc group: "Creating tensors"
+  @doc """
+  Creates a tensor of random numbers, uniformly distributed over [0, 1). See `manual_seed/1`.
+
+      iex> ExTorch.rand({2, 3}).shape
+      {2, 3}
+  """
   @spec rand(shape(), keyword()) :: Tensor.t()
   def rand(shape, opts \\ []), do: op("aten::rand", [shape!(shape)], creation_options!(opts))
 
-  @doc "Creates a tensor of random numbers from the standard normal distribution. See `manual_seed/1`."
+  @doc group: "Creating tensors"
+  @doc """
+  Creates a tensor of random numbers from the standard normal distribution. See `manual_seed/1`.
+
+      iex> ExTorch.randn({2, 3}, dtype: :float64).dtype
+      :float64
+  """
   @spec randn(shape(), keyword()) :: Tensor.t()
   def randn(shape, opts \\ []), do: op("aten::randn", [shape!(shape)], creation_options!(opts))
 
   # ---- Elementwise arithmetic, with broadcasting ----
 
-  for name <-
-        ~w(add sub mul div pow remainder maximum minimum eq ne lt le gt ge logical_and logical_or)a do
-    @doc "Applies torch's `#{name}` elementwise, with broadcasting. The second operand may be a number."
+  # The second and third elements are the operands of an example, the fourth is its result.
+  @binary [
+    {:add, [1, 2], 10, [11, 12]},
+    {:sub, [1, 2], 10, [-9, -8]},
+    {:mul, [1, 2], 10, [10, 20]},
+    {:div, [1, 3], 2, [0.5, 1.5]},
+    {:pow, [2, 3], 2, [4, 9]},
+    {:remainder, [5, -5], 3, [2, 1]},
+    {:maximum, [1, 5], [3, 3], [3, 5]},
+    {:minimum, [1, 5], [3, 3], [1, 3]},
+    {:eq, [1, 5], 5, [false, true]},
+    {:ne, [1, 5], 5, [true, false]},
+    {:lt, [1, 5], 5, [true, false]},
+    {:le, [1, 5], 5, [true, true]},
+    {:gt, [1, 5], 1, [false, true]},
+    {:ge, [1, 5], 1, [true, true]},
+    {:logical_and, [true, false], [true, true], [true, false]},
+    {:logical_or, [true, false], [false, false], [true, false]}
+  ]
+  for {name, a, b, result} <- @binary do
+    second = if is_list(b), do: "ExTorch.tensor(#{inspect(b)})", else: inspect(b)
+
+    @doc """
+    Applies torch's `#{name}` elementwise, with broadcasting. The second operand may be a number.
+
+        iex> ExTorch.#{name}(ExTorch.tensor(#{inspect(a)}), #{second}) |> ExTorch.Tensor.to_list()
+        #{inspect(result)}
+    """
+    @doc group: "Elementwise"
     @spec unquote(name)(operand(), operand()) :: Tensor.t()
     def unquote(name)(a, b), do: op(unquote("#{name}"), [a, b])
   end
 
-  for name <-
-        ~w(neg abs exp log sqrt rsqrt sin cos tanh sigmoid relu floor ceil round logical_not)a do
-    @doc "Applies torch's `#{name}` elementwise."
+  # The second element is the operand of an example, the third is its result.
+  @unary [
+    {:neg, [1, -2], [-1, 2]},
+    {:abs, [1, -2], [1, 2]},
+    {:exp, [0.0], [1.0]},
+    {:log, [1.0], [0.0]},
+    {:sqrt, [4.0, 9.0], [2.0, 3.0]},
+    {:rsqrt, [4.0, 16.0], [0.5, 0.25]},
+    {:sin, [0.0], [0.0]},
+    {:cos, [0.0], [1.0]},
+    {:tanh, [0.0], [0.0]},
+    {:sigmoid, [0.0], [0.5]},
+    {:relu, [1.5, -2.0], [1.5, 0.0]},
+    {:floor, [1.5, -1.5], [1.0, -2.0]},
+    {:ceil, [1.5, -1.5], [2.0, -1.0]},
+    {:round, [1.25, 2.75], [1.0, 3.0]},
+    {:logical_not, [true, false], [false, true]}
+  ]
+  for {name, operand, result} <- @unary do
+    @doc """
+    Applies torch's `#{name}` elementwise.
+
+        iex> ExTorch.#{name}(ExTorch.tensor(#{inspect(operand)})) |> ExTorch.Tensor.to_list()
+        #{inspect(result)}
+    """
+    @doc group: "Elementwise"
     @spec unquote(name)(Tensor.t()) :: Tensor.t()
     def unquote(name)(tensor), do: op(unquote("aten::#{name}"), [Tensor.check!(tensor)])
   end
 
+  @doc group: "Joining and products"
   @doc """
   Returns the matrix product, with torch's rules for batches and broadcasting.
 
@@ -445,25 +551,43 @@ defmodule ExTorch do
 
   # ---- Reductions ----
 
+  # The third element is the operand of an example, the fourth its result along the last dimension.
   @reductions [
-    sum: {"Returns the sum of the elements", [:dim, :keepdim, :dtype]},
-    mean: {"Returns the mean of the elements", [:dim, :keepdim, :dtype]},
-    prod: {"Returns the product of the elements", [:dim, :keepdim, :dtype]},
-    amax: {"Returns the largest element", [:dim, :keepdim]},
-    amin: {"Returns the smallest element", [:dim, :keepdim]},
-    argmax: {"Returns the index of the largest element", [:dim, :keepdim]},
-    argmin: {"Returns the index of the smallest element", [:dim, :keepdim]},
-    any: {"Returns a bool tensor that is true if any element is true", [:dim, :keepdim]},
-    all: {"Returns a bool tensor that is true if all elements are true", [:dim, :keepdim]}
+    sum: {"Returns the sum of the elements", [:dim, :keepdim, :dtype], [[1, 2], [3, 4]], [3, 7]},
+    mean:
+      {"Returns the mean of the elements", [:dim, :keepdim, :dtype], [[1.0, 2.0], [3.0, 5.0]],
+       [1.5, 4.0]},
+    prod:
+      {"Returns the product of the elements", [:dim, :keepdim, :dtype], [[1, 2], [3, 4]], [2, 12]},
+    amax: {"Returns the largest element", [:dim, :keepdim], [[1, 2], [4, 3]], [2, 4]},
+    amin: {"Returns the smallest element", [:dim, :keepdim], [[1, 2], [4, 3]], [1, 3]},
+    argmax:
+      {"Returns the index of the largest element", [:dim, :keepdim], [[1, 2], [4, 3]], [1, 0]},
+    argmin:
+      {"Returns the index of the smallest element", [:dim, :keepdim], [[1, 2], [4, 3]], [0, 1]},
+    any:
+      {"Returns a bool tensor that is true if any element is true", [:dim, :keepdim],
+       [[true, false], [false, false]], [true, false]},
+    all:
+      {"Returns a bool tensor that is true if all elements are true", [:dim, :keepdim],
+       [[true, true], [true, false]], [true, false]}
   ]
-  for {name, {sentence, known}} <- @reductions do
+  for {name, {sentence, known, operand, result}} <- @reductions do
     names = Enum.map_join(known, ", ", &"`#{inspect(&1)}`")
-    @doc "#{sentence}, over the whole tensor or along `:dim`. Options: #{names}."
+
+    @doc """
+    #{sentence}, over the whole tensor or along `:dim`. Options: #{names}.
+
+        iex> ExTorch.#{name}(ExTorch.tensor(#{inspect(operand)}), dim: 1) |> ExTorch.Tensor.to_list()
+        #{inspect(result)}
+    """
+    @doc group: "Reductions"
     @spec unquote(name)(Tensor.t(), keyword()) :: Tensor.t()
     def unquote(name)(tensor, opts \\ []),
       do: op(unquote("#{name}"), [Tensor.check!(tensor)], Options.validate!(opts, unquote(known)))
   end
 
+  @doc group: "Reductions"
   @doc """
   Returns the largest element, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`.
 
@@ -474,10 +598,17 @@ defmodule ExTorch do
   @spec max(Tensor.t(), keyword()) :: Tensor.t()
   def max(tensor, opts \\ []), do: amax(tensor, opts)
 
-  @doc "Returns the smallest element, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`."
+  @doc group: "Reductions"
+  @doc """
+  Returns the smallest element, over the whole tensor or along `:dim`. Options: `:dim`, `:keepdim`.
+
+      iex> ExTorch.min(ExTorch.tensor([[1, 7], [5, 2]]), dim: 1) |> ExTorch.Tensor.to_list()
+      [1, 2]
+  """
   @spec min(Tensor.t(), keyword()) :: Tensor.t()
   def min(tensor, opts \\ []), do: amin(tensor, opts)
 
+  @doc group: "Reductions"
   @doc """
   Returns the softmax along a dimension.
 
@@ -487,6 +618,7 @@ defmodule ExTorch do
   @spec softmax(Tensor.t(), integer()) :: Tensor.t()
   def softmax(tensor, dim), do: op("aten::softmax.int", [Tensor.check!(tensor), dim])
 
+  @doc group: "Joining and products"
   @doc """
   Concatenates tensors along an existing dimension.
 
@@ -496,7 +628,13 @@ defmodule ExTorch do
   @spec cat([Tensor.t()], integer()) :: Tensor.t()
   def cat(tensors, dim \\ 0), do: op("aten::cat", [tensors!(tensors), dim])
 
-  @doc "Concatenates tensors along a new dimension."
+  @doc group: "Joining and products"
+  @doc """
+  Concatenates tensors along a new dimension.
+
+      iex> ExTorch.stack([ExTorch.tensor([1, 2]), ExTorch.tensor([3, 4])]) |> ExTorch.Tensor.to_list()
+      [[1, 2], [3, 4]]
+  """
   @spec stack([Tensor.t()], integer()) :: Tensor.t()
   def stack(tensors, dim \\ 0), do: op("aten::stack", [tensors!(tensors), dim])
 

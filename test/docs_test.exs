@@ -1,5 +1,5 @@
 defmodule ExTorch.DocsTest do
-  # Checks the README and the documentation against the code.
+  # Checks the README against the code.
   use ExTorch.Case
 
   import ExUnit.CaptureIO
@@ -55,49 +55,5 @@ defmodule ExTorch.DocsTest do
     if Code.ensure_loaded?(Nx),
       do: assert({%{shape: _, type: _}, _} = Code.eval_string(line)),
       else: assert_raise(Error, ~r/add {:nx, /, fn -> Code.eval_string(line) end)
-  end
-
-  test "every public function has a spec" do
-    {:ok, modules} = :application.get_key(:extorch, :modules)
-
-    for module <- modules,
-        String.starts_with?(inspect(module), "ExTorch"),
-        {:docs_v1, _, _, _, %{}, _, docs} <- [Code.fetch_docs(module)],
-        not (Code.ensure_loaded?(module) and function_exported?(module, :__protocol__, 1)),
-        {:ok, specs} <- [Code.Typespec.fetch_specs(module)],
-        {{:function, name, arity}, _, _, %{}, _} <- docs,
-        {name, arity} not in [message: 1] do
-      assert List.keymember?(specs, {name, arity}, 0), "#{inspect(module)}.#{name}/#{arity}"
-    end
-  end
-
-  test "every public function of the library is documented" do
-    {:ok, modules} = :application.get_key(:extorch, :modules)
-
-    for module <- modules,
-        String.starts_with?(inspect(module), "ExTorch"),
-        not String.contains?(inspect(module), "Test"),
-        # the protocol has the documentation of its implementations
-        Code.ensure_loaded?(module) and not function_exported?(module, :__impl__, 1) do
-      case Code.fetch_docs(module) do
-        {:docs_v1, _, _, _, :hidden, _, _} ->
-          :ok
-
-        {:docs_v1, _, _, _, doc, _, functions} ->
-          assert is_map(doc), "#{inspect(module)} has no moduledoc"
-
-          # a function's other arities may share its documentation
-          documented =
-            for {{:function, name, _}, _, _, doc, _} <- functions, is_map(doc), do: name
-
-          for {{:function, name, arity}, _, _, :none, _} <- functions,
-              name not in [:__struct__, :exception, :message] do
-            assert name in documented, "#{inspect(module)}.#{name}/#{arity} has no doc"
-          end
-
-        {:error, _} ->
-          :ok
-      end
-    end
   end
 end

@@ -66,6 +66,12 @@ defmodule ExTorch.Archive do
   Saves a tensor, a list of tensors or a map of names and tensors.
 
   Returns `:ok`, or `{:ok, value}` if the writer collects the data in a value.
+
+      iex> path = Path.join(System.tmp_dir!(), "extorch_doc_#{System.unique_integer([:positive])}.pt")
+      iex> ExTorch.Archive.save([ExTorch.tensor([1, 2]), ExTorch.tensor(3)], path)
+      :ok
+      iex> File.rm!(path)
+      :ok
   """
   @spec save(
           Tensor.t() | [Tensor.t()] | %{(String.t() | atom()) => Tensor.t()},
@@ -94,6 +100,11 @@ defmodule ExTorch.Archive do
   Loads an archive that `save/3` or C++ wrote.
 
   Takes the additional option `:as`: `:tensor` (the default), `:list` or `:map`.
+
+      iex> {:ok, bytes} = ExTorch.Archive.save([ExTorch.tensor([1, 2]), ExTorch.tensor(3)], {:binary, ""})
+      iex> {:ok, tensors} = ExTorch.Archive.load({:binary, bytes}, as: :list)
+      iex> Enum.map(tensors, &ExTorch.Tensor.to_list/1)
+      [[1, 2], 3]
   """
   @spec load(reader(), keyword()) ::
           {:ok, Tensor.t() | [Tensor.t()] | %{String.t() => Tensor.t()}} | {:error, Error.t()}

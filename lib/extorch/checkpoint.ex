@@ -62,6 +62,7 @@ defmodule ExTorch.Checkpoint do
           tensors (1 GiB)
     * `:only`, `:on_progress` - used by `ExTorch.load/2`
   """
+  @moduledoc groups: ["Opening", "Contents", "Reading"]
 
   alias ExTorch.Checkpoint.{
     Entry,
@@ -121,45 +122,86 @@ defmodule ExTorch.Checkpoint do
 
   # ---- Opening ----
 
-  @doc "Opens a checkpoint. See the module documentation for the options."
+  @doc group: "Opening"
+  @doc """
+  Opens a checkpoint. See the module documentation for the options.
+
+      iex> {:ok, ckpt} = ExTorch.Checkpoint.open("test/fixtures/2.14.1/state_dict.pt")
+      iex> ckpt
+      #ExTorch.Checkpoint<state_dict.pt (zip), 9 tensors, 139 parameters, 560 B, float32 8, int64 1: 0.weight, 0.bias, 1.weight, …>
+      iex> {:error, error} = ExTorch.Checkpoint.open("README.md")
+      iex> error.reason
+      :corrupt
+  """
   @spec open(source(), keyword()) :: {:ok, t()} | {:error, Error.t()}
   def open(source, opts \\ []), do: Opening.open(source, Options.check!(opts))
 
+  @doc group: "Opening"
   @doc "Same as `open/2` but raises on error."
   @spec open!(source(), keyword()) :: t()
   def open!(source, opts \\ []), do: Error.unwrap!(open(source, opts))
 
+  @doc group: "Opening"
   @doc """
   Closes the handle.
 
   Tensors that were read stay valid. Further calls with the handle return or raise `:released`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.close(ckpt)
+      :ok
   """
   @spec close(t()) :: :ok
   def close(ckpt), do: Opening.close(check!(ckpt))
 
   # ---- Contents ----
 
-  @doc "Returns the names of all tensors in file order: `\"model.0.weight\"`, `\"optimizer.state.0.step\"`."
+  @doc group: "Contents"
+  @doc """
+  Returns the names of all tensors in file order: `"model.0.weight"`, `"optimizer.state.0.step"`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.keys(ckpt) |> Enum.take(3)
+      ["0.weight", "0.bias", "1.weight"]
+  """
   @spec keys(t()) :: [String.t()]
   def keys(ckpt), do: Error.unwrap!(Handle.keys(check!(ckpt)))
 
-  @doc "Returns the entries of all tensors in file order, without reading the tensors."
+  @doc group: "Contents"
+  @doc """
+  Returns the entries of all tensors in file order, without reading the tensors.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ckpt |> ExTorch.Checkpoint.entries() |> hd()
+      #ExTorch.Checkpoint.Entry<0.weight: float32[4][3][3][3], 432 B, storage 0>
+  """
   @spec entries(t()) :: [Entry.t()]
   def entries(ckpt), do: Error.unwrap!(Handle.entries(check!(ckpt)))
 
+  @doc group: "Contents"
   @doc """
   Returns the entry of one tensor, without reading the tensor.
 
   The name is a dotted string or a path. A path is a list of keys that are compared strictly: `[0]` is not `["0"]`, and
   `[]` is the root. A dotted name that matches several paths is an `:ambiguous` error; the message lists the paths.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> {:ok, entry} = ExTorch.Checkpoint.entry(ckpt, "0.weight")
+      iex> {entry.dtype, entry.shape, entry.nbytes}
+      {:float32, {4, 3, 3, 3}, 432}
+      iex> {:error, error} = ExTorch.Checkpoint.entry(ckpt, "0.wait")
+      iex> error.reason
+      :not_found
   """
   @spec entry(t(), name()) :: {:ok, Entry.t()} | {:error, Error.t()}
   def entry(ckpt, name), do: Lookup.entry(check!(ckpt), name!(name))
 
+  @doc group: "Contents"
   @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), name()) :: Entry.t()
   def entry!(ckpt, name), do: Error.unwrap!(entry(ckpt, name))
 
+  @doc group: "Contents"
   @doc """
   Divides the tensors into `n` lists of names, to be loaded by `n` processes or nodes.
 
@@ -171,6 +213,10 @@ defmodule ExTorch.Checkpoint do
     * a function of an entry - the same for tensors for which it returns the same term
 
   Tensors that share a storage stay together with `:bytes`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.partition(ckpt, 2) |> Enum.map(&length/1)
+      [1, 8]
   """
   @spec partition(t(), pos_integer(), keyword()) :: [[String.t()]]
   def partition(ckpt, n, opts \\ []) do
@@ -182,17 +228,29 @@ defmodule ExTorch.Checkpoint do
     ckpt |> entries() |> Partition.partition(n, opts[:by])
   end
 
-  @doc "Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor."
+  @doc group: "Contents"
+  @doc """
+  Returns the Python object with an `ExTorch.Checkpoint.Entry` in place of each tensor.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/nested.pt")
+      iex> {:ok, object} = ExTorch.Checkpoint.object(ckpt)
+      iex> object["epoch"]
+      12
+      iex> object["model"]["0.bias"]
+      #ExTorch.Checkpoint.Entry<model.0.bias: float32[3], 12 B, storage 1>
+  """
   @spec object(t()) :: {:ok, term()} | {:error, Error.t()}
   def object(ckpt) do
     ckpt = check!(ckpt)
     with {:ok, entries} <- Handle.entries(ckpt), do: Handle.object(ckpt, entries)
   end
 
+  @doc group: "Contents"
   @doc "Same as `object/1` but raises on error."
   @spec object!(t()) :: term()
   def object!(ckpt), do: Error.unwrap!(object(ckpt))
 
+  @doc group: "Contents"
   @doc """
   Returns the detected format and the file's own metadata.
 
@@ -208,6 +266,11 @@ defmodule ExTorch.Checkpoint do
       `"CONSTANTS" => %{"c0" => …}`; a frozen module has all its tensors there. `nil` for other formats
     * `:metadata` - the `__metadata__` of a safetensors file, a map of strings
     * `:next_offset` - where the next checkpoint in the same file begins (see the option `:offset`), or `nil`
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> metadata = ExTorch.Checkpoint.metadata(ckpt)
+      iex> {metadata.format, metadata.producer}
+      {:zip, "torch.save 2.7 or newer"}
   """
   @spec metadata(t()) :: map()
   def metadata(ckpt) do
@@ -238,6 +301,7 @@ defmodule ExTorch.Checkpoint do
   defp producer(:dcp, _), do: "torch.distributed.checkpoint"
   defp producer(:pickle, _), do: "Python's pickle"
 
+  @doc group: "Contents"
   @doc """
   Prints the tensors as a tree of modules, with their dtypes, shapes, numbers of elements and bytes.
 
@@ -297,24 +361,56 @@ defmodule ExTorch.Checkpoint do
               __STACKTRACE__
   end
 
-  @doc "Returns all storages, in the order in which the pickle refers to them."
+  @doc group: "Contents"
+  @doc """
+  Returns all storages, in the order in which the pickle refers to them.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.storages(ckpt) |> hd()
+      %{key: "0", nbytes: 432, location: "cpu"}
+  """
   @spec storages(t()) :: [%{key: String.t(), nbytes: non_neg_integer(), location: String.t()}]
   def storages(ckpt), do: Error.unwrap!(Handle.storages(check!(ckpt)))
 
-  @doc "Returns true if there is a storage with the key, which is `\"0\"` or `\"data/0\"`."
+  @doc group: "Contents"
+  @doc """
+  Returns true if there is a storage with the key, which is `"0"` or `"data/0"`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> {ExTorch.Checkpoint.has_storage?(ckpt, "0"), ExTorch.Checkpoint.has_storage?(ckpt, "data/9")}
+      {true, false}
+  """
   @spec has_storage?(t(), String.t()) :: boolean()
   def has_storage?(ckpt, key) do
     key = key |> string!() |> String.replace_prefix("data/", "")
     Enum.any?(storages(ckpt), &(&1.key == key))
   end
 
-  @doc "Returns the names of the records, without the root directory: `\"data.pkl\"`, `\"version\"`, `\"data/0\"`."
+  @doc group: "Contents"
+  @doc """
+  Returns the names of the records, without the root directory: `"data.pkl"`, `"version"`, `"data/0"`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.records(ckpt) |> Enum.take(3)
+      ["data.pkl", ".format_version", ".storage_alignment"]
+  """
   @spec records(t()) :: [String.t()]
   def records(ckpt), do: Error.unwrap!(Handle.records(check!(ckpt)))
 
   # ---- Reading ----
 
-  @doc "Reads one tensor. The name is as in `entry/2`."
+  @doc group: "Reading"
+  @doc """
+  Reads one tensor. The name is as in `entry/2`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> {:ok, tensor} = ExTorch.Checkpoint.tensor(ckpt, "1.weight")
+      iex> tensor
+      #ExTorch.Tensor<
+        float32[4] cpu
+        [1.0, 1.0, 1.0, 1.0]
+      >
+  """
   @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def tensor(ckpt, name) do
     ckpt = check!(ckpt)
@@ -328,15 +424,21 @@ defmodule ExTorch.Checkpoint do
     )
   end
 
+  @doc group: "Reading"
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), name()) :: Tensor.t()
   def tensor!(ckpt, name), do: Error.unwrap!(tensor(ckpt, name))
 
+  @doc group: "Reading"
   @doc """
   Returns a lazy stream of `{name, tensor}` in file order.
 
   Each tensor is read when the stream reaches it; small tensors are read a few hundred at a time. A tensor that cannot be
   read raises. Takes the option `:only` of `ExTorch.load/2`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ckpt |> ExTorch.Checkpoint.stream(only: ~r/bias/) |> Enum.map(fn {name, tensor} -> {name, tensor.shape} end)
+      [{"0.bias", {4}}, {"1.bias", {4}}, {"2.bias", {2}}]
   """
   @spec stream(t(), keyword()) :: Enumerable.t()
   def stream(ckpt, opts \\ []) do
@@ -351,6 +453,7 @@ defmodule ExTorch.Checkpoint do
     |> then(&Reader.stream(ckpt, &1))
   end
 
+  @doc group: "Reading"
   @doc """
   Reads the tensors of any source as a flat map of names and tensors.
 
@@ -401,15 +504,31 @@ defmodule ExTorch.Checkpoint do
     end)
   end
 
+  @doc group: "Reading"
   @doc "Same as `state_dict/2` but raises on error."
   @spec state_dict!(source(), keyword()) :: %{String.t() => Tensor.t()} | ExTorch.Python.Dict.t()
   def state_dict!(source, opts \\ []), do: Error.unwrap!(state_dict(source, opts))
 
-  @doc "Reads the bytes of a storage as they are in the file. The key is `\"0\"` or `\"data/0\"`."
+  @doc group: "Reading"
+  @doc """
+  Reads the bytes of a storage as they are in the file. The key is `"0"` or `"data/0"`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> {:ok, bytes} = ExTorch.Checkpoint.read_storage(ckpt, "2")
+      iex> for <<number::float-little-32 <- bytes>>, do: number
+      [1.0, 1.0, 1.0, 1.0]
+  """
   @spec read_storage(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_storage(ckpt, key), do: read_record(ckpt, record_name(string!(key)))
 
-  @doc "Reads `length` bytes of a storage from `offset` on. It is an error if the storage is shorter."
+  @doc group: "Reading"
+  @doc """
+  Reads `length` bytes of a storage from `offset` on. It is an error if the storage is shorter.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.read_storage(ckpt, "2", 0, 4)
+      {:ok, <<1.0::float-little-32>>}
+  """
   @spec read_storage(t(), String.t(), non_neg_integer(), non_neg_integer()) ::
           {:ok, binary()} | {:error, Error.t()}
   def read_storage(ckpt, key, offset, length) do
@@ -431,19 +550,29 @@ defmodule ExTorch.Checkpoint do
     end
   end
 
-  @doc "Reads a record and decompresses it. See `records/1`."
+  @doc group: "Reading"
+  @doc """
+  Reads a record and decompresses it. See `records/1`.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> ExTorch.Checkpoint.read_record(ckpt, "byteorder")
+      {:ok, "little"}
+  """
   @spec read_record(t(), String.t()) :: {:ok, binary()} | {:error, Error.t()}
   def read_record(ckpt, name), do: Reader.record(check!(ckpt), string!(name), 0, nil)
 
+  @doc group: "Reading"
   @doc "Same as `read_storage/2` but raises on error."
   @spec read_storage!(t(), String.t()) :: binary()
   def read_storage!(ckpt, key), do: Error.unwrap!(read_storage(ckpt, key))
 
+  @doc group: "Reading"
   @doc "Same as `read_storage/4` but raises on error."
   @spec read_storage!(t(), String.t(), non_neg_integer(), non_neg_integer()) :: binary()
   def read_storage!(ckpt, key, offset, length),
     do: Error.unwrap!(read_storage(ckpt, key, offset, length))
 
+  @doc group: "Reading"
   @doc "Same as `read_record/2` but raises on error."
   @spec read_record!(t(), String.t()) :: binary()
   def read_record!(ckpt, name), do: Error.unwrap!(read_record(ckpt, name))
@@ -453,8 +582,13 @@ defmodule ExTorch.Checkpoint do
 
   # ---- Access ----
 
+  @doc group: "Reading"
   @doc """
   Reads one tensor, for `ckpt["encoder.weight"]`, which is `nil` if there is no such tensor. Other errors are raised.
+
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> {ckpt["1.weight"].shape, ckpt["no such tensor"]}
+      {{4}, nil}
   """
   @spec fetch(t(), name()) :: {:ok, Tensor.t()} | :error
   @impl Access

@@ -38,14 +38,23 @@ defmodule ExTorch.CLI do
   @doc false
   @callback run([String.t()], map()) :: {status(), iodata()} | {:error, Error.t()} | :usage
 
-  @doc "Runs a command and ends the VM with its status. The main function of the escript."
+  @doc """
+  Runs a command and ends the VM with its status. The main function of the escript.
+
+      ExTorch.CLI.main(["info", "model.pt"])
+  """
   @spec main([String.t()]) :: no_return()
   def main(args) do
     ExTorch.CLI.Escript.prepare()
     System.halt(run(args))
   end
 
-  @doc "Runs a command. Prints the answer and returns the status."
+  @doc """
+  Runs a command. Prints the answer and returns the status.
+
+      ExTorch.CLI.run(["diff", "before.pt", "after.pt"])
+      #=> 1
+  """
   @spec run([String.t()]) :: status()
   def run([help | _]) when help in ["--help", "-h", "help"], do: print(usage())
 

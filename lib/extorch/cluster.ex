@@ -54,6 +54,9 @@ defmodule ExTorch.Cluster do
   @doc """
   Loads the tensors of a checkpoint, each on one of the nodes. Returns when all of them are loaded.
 
+      source = ExTorch.Source.Remote.new(node(), "/models/model.pt")
+      {:ok, cluster} = ExTorch.Cluster.load(source, [node() | Node.list()], only: ~r/^encoder/)
+
   ## Options
 
     * `:only` - which tensors to load, as in `ExTorch.load/2`
@@ -88,11 +91,21 @@ defmodule ExTorch.Cluster do
   @spec load!(Checkpoint.source(), [node()], keyword()) :: t()
   def load!(source, nodes, opts \\ []), do: Error.unwrap!(load(source, nodes, opts))
 
-  @doc "Returns references to all tensors by name."
+  @doc """
+  Returns references to all tensors by name.
+
+      ExTorch.Cluster.refs(cluster)["encoder.weight"].node
+      #=> :"a@10.0.0.1"
+  """
   @spec refs(t()) :: %{String.t() => Ref.t()}
   def refs(cluster), do: Coordinator.refs(coordinator!(cluster))
 
-  @doc "Returns how many tensors and bytes each node has."
+  @doc """
+  Returns how many tensors and bytes each node has.
+
+      ExTorch.Cluster.summary(cluster)
+      #=> %{"a@10.0.0.1": %{tensors: 210, bytes: 1_400_000_000}, "b@10.0.0.2": …}
+  """
   @spec summary(t()) :: %{
           node() => %{tensors: non_neg_integer(), bytes: non_neg_integer()}
         }
@@ -103,7 +116,12 @@ defmodule ExTorch.Cluster do
     end
   end
 
-  @doc "Brings a tensor to the calling process, on any connected node. `timeout` is for each chunk."
+  @doc """
+  Brings a tensor to the calling process, on any connected node. `timeout` is for each chunk.
+
+      ref = ExTorch.Cluster.refs(cluster)["encoder.weight"]
+      {:ok, tensor} = ExTorch.Cluster.read(ref)
+  """
   @spec read(Ref.t(), timeout()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def read(ref, timeout \\ 30_000) do
     unless is_struct(ref, Ref), do: Options.expected!("an %ExTorch.Cluster.Ref{}", ref)
@@ -113,10 +131,17 @@ defmodule ExTorch.Cluster do
          do: {:ok, Map.fetch!(tensors, ref.name)}
   end
 
+  @doc "Same as `read/2` but raises on error."
+  @spec read!(Ref.t(), timeout()) :: Tensor.t()
+  def read!(ref, timeout \\ 30_000), do: Error.unwrap!(read(ref, timeout))
+
   @doc """
   Brings all tensors to the calling process. Returns a map of names and tensors.
 
   If a node dies meanwhile, its tensors are loaded by the others.
+
+      {:ok, tensors} = ExTorch.Cluster.gather(cluster)
+      tensors["encoder.weight"]
   """
   @spec gather(t(), timeout()) :: {:ok, %{String.t() => Tensor.t()}} | {:error, Error.t()}
   def gather(cluster, timeout \\ 30_000),
@@ -126,7 +151,11 @@ defmodule ExTorch.Cluster do
   @spec gather!(t(), timeout()) :: %{String.t() => Tensor.t()}
   def gather!(cluster, timeout \\ 30_000), do: Error.unwrap!(gather(cluster, timeout))
 
-  @doc "Frees the tensors on all nodes."
+  @doc """
+  Frees the tensors on all nodes.
+
+      :ok = ExTorch.Cluster.close(cluster)
+  """
   @spec close(t()) :: :ok
   def close(cluster), do: Coordinator.stop(coordinator!(cluster))
 

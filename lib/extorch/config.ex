@@ -36,11 +36,22 @@ defmodule ExTorch.Config do
 
   @default_key {__MODULE__, :default_budget}
 
-  @doc "Returns the configured budget of native bytes."
+  @doc """
+  Returns the configured budget of native bytes.
+
+      iex> budget = ExTorch.Config.budget()
+      iex> budget == :infinity or budget > 0
+      true
+  """
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Application.get_env(:extorch, :budget) || default_budget()
 
-  @doc "Returns the configured uses of the background as a list."
+  @doc """
+  Returns the configured uses of the background as a list.
+
+      iex> ExTorch.Config.background()
+      [:prefault, :checksum, :block_cache]
+  """
   @spec background() :: [background_use()]
   def background, do: background(Application.get_env(:extorch, :background, true))
 
@@ -58,7 +69,12 @@ defmodule ExTorch.Config do
     end
   end
 
-  @doc "Returns the number of native bytes that a process may allocate before it is garbage collected."
+  @doc """
+  Returns the number of native bytes that a process may allocate before it is garbage collected.
+
+      iex> ExTorch.Config.collect_after() >= 1
+      true
+  """
   @spec collect_after() :: pos_integer()
   def collect_after, do: Application.get_env(:extorch, :collect_after, 256 * 1024 * 1024)
 

@@ -50,6 +50,9 @@ defmodule ExTorch.DCP do
   Reads a part of a tensor: one range for each dimension.
 
   Reads only the chunks of a folder that the ranges touch. Of other checkpoints the whole tensor is read.
+
+      {:ok, ckpt} = ExTorch.Checkpoint.open("checkpoint/step-1000")
+      {:ok, rows} = ExTorch.DCP.slice(ckpt, "model.embed.weight", [0..99, 0..1023])
   """
   @spec slice(Checkpoint.t(), Checkpoint.name(), [Range.t()]) ::
           {:ok, Tensor.t()} | {:error, Error.t()}
@@ -72,6 +75,10 @@ defmodule ExTorch.DCP do
       end
     end
   end
+
+  @doc "Same as `slice/3` but raises on error."
+  @spec slice!(Checkpoint.t(), Checkpoint.name(), [Range.t()]) :: Tensor.t()
+  def slice!(ckpt, name, ranges), do: Error.unwrap!(slice(ckpt, name, ranges))
 
   @spec handle(term()) :: Handle.t()
   defp handle(ckpt), do: ckpt
@@ -120,6 +127,9 @@ defmodule ExTorch.DCP do
   Leaves of the term may be `%ExTorch.DCP.Chunk{}`. What several writers have, such as a tensor that is not split, is
   written by each and used once.
 
+      chunk = %ExTorch.DCP.Chunk{tensor: rows, offsets: {1000, 0}, shape: {4000, 1024}}
+      {:ok, part} = ExTorch.DCP.write(%{"model" => %{"weight" => chunk}}, "checkpoint/step-1000", rank: 1)
+
   ## Options
 
     * `:rank` - the number of the writer, part of the name of its file. Defaults to 0.
@@ -136,7 +146,15 @@ defmodule ExTorch.DCP do
     Writer.write(term, folder, opts[:rank], opts[:fsync])
   end
 
-  @doc "Makes the parts of all writers the checkpoint of the folder. Takes the option `:fsync`."
+  @doc "Same as `write/3` but raises on error."
+  @spec write!(term(), Path.t(), keyword()) :: part()
+  def write!(term, folder, opts \\ []), do: Error.unwrap!(write(term, folder, opts))
+
+  @doc """
+  Makes the parts of all writers the checkpoint of the folder. Takes the option `:fsync`.
+
+      :ok = ExTorch.DCP.commit("checkpoint/step-1000", [part_of_rank_0, part_of_rank_1])
+  """
   @spec commit(Path.t(), [part()], keyword()) :: :ok | {:error, Error.t()}
   def commit(folder, parts, opts \\ []) do
     opts = Options.validate!(opts, fsync: true)
@@ -151,4 +169,8 @@ defmodule ExTorch.DCP do
 
     Writer.commit(folder, parts, opts[:fsync])
   end
+
+  @doc "Same as `commit/3` but raises on error."
+  @spec commit!(Path.t(), [part()], keyword()) :: :ok
+  def commit!(folder, parts, opts \\ []), do: Error.unwrap!(commit(folder, parts, opts))
 end

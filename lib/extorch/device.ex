@@ -17,7 +17,12 @@ defmodule ExTorch.Device do
   @typedoc "What functions accept as a device: also torch's name, such as `\"cuda:0\"`."
   @type input :: device() | String.t()
 
-  @doc "Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`."
+  @doc """
+  Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`.
+
+      iex> hd(ExTorch.Device.available())
+      :cpu
+  """
   @spec available() :: [device()]
   def available do
     cuda = for index <- cuda_indices(), do: {:cuda, index}
@@ -45,7 +50,12 @@ defmodule ExTorch.Device do
           )
   end
 
-  @doc "Returns the number of CUDA devices."
+  @doc """
+  Returns the number of CUDA devices.
+
+      iex> ExTorch.Device.cuda_count() == ExTorch.Device.count(:cuda)
+      true
+  """
   @spec cuda_count() :: non_neg_integer()
   def cuda_count, do: count(:cuda)
 

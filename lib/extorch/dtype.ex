@@ -55,15 +55,30 @@ defmodule ExTorch.DType do
   @typedoc "What functions accept as a dtype: its name, torch's short name or an Nx type, also as a string."
   @type input :: dtype() | atom() | {atom(), pos_integer()} | String.t()
 
-  @doc "Returns the names of all dtypes."
+  @doc """
+  Returns the names of all dtypes.
+
+      iex> ExTorch.DType.names() |> Enum.take(3)
+      [:float64, :float32, :float16]
+  """
   @spec names() :: [dtype()]
   def names, do: @names
 
-  @doc "Returns the size of an element in bytes."
+  @doc """
+  Returns the size of an element in bytes.
+
+      iex> ExTorch.DType.size(:complex64)
+      8
+  """
   @spec size(input()) :: pos_integer()
   def size(dtype), do: size_of(normalize!(dtype))
 
-  @doc "Returns the kind of a dtype: `:float`, `:int`, `:uint`, `:bool`, `:complex`, `:quant` or `:bits`."
+  @doc """
+  Returns the kind of a dtype: `:float`, `:int`, `:uint`, `:bool`, `:complex`, `:quant` or `:bits`.
+
+      iex> Enum.map([:bfloat16, :uint8, :bool], &ExTorch.DType.kind/1)
+      [:float, :uint, :bool]
+  """
   @spec kind(input()) :: atom()
   def kind(dtype), do: kind_of(normalize!(dtype))
 
@@ -78,7 +93,12 @@ defmodule ExTorch.DType do
   @spec to_nx(input()) :: {atom(), pos_integer()} | nil
   def to_nx(dtype), do: nx_of(normalize!(dtype))
 
-  @doc "Returns true if the linked LibTorch supports the dtype."
+  @doc """
+  Returns true if the linked LibTorch supports the dtype.
+
+      iex> ExTorch.DType.supported?(:bfloat16)
+      true
+  """
   @spec supported?(input()) :: boolean()
   def supported?(dtype), do: ExTorch.Native.dtype_supported(normalize!(dtype))
 

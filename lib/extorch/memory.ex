@@ -49,11 +49,25 @@ defmodule ExTorch.Memory do
   @spec live() :: live()
   def live, do: Native.memory_live()
 
-  @doc "Returns the budget of native bytes. See `ExTorch.Config`."
+  @doc """
+  Returns the budget of native bytes. See `ExTorch.Config`.
+
+      iex> budget = ExTorch.Memory.budget()
+      iex> budget == :infinity or budget > 0
+      true
+  """
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Native.memory_budget()
 
-  @doc "Sets the budget of native bytes of the running node."
+  @doc """
+  Sets the budget of native bytes of the running node.
+
+      iex> budget = ExTorch.Memory.budget()
+      iex> ExTorch.Memory.set_budget(8 * 1024 ** 3)
+      :ok
+      iex> ExTorch.Memory.set_budget(budget)
+      :ok
+  """
   @spec set_budget(non_neg_integer() | :infinity) :: :ok
   def set_budget(bytes)
       when bytes == :infinity or (is_integer(bytes) and bytes in 0..0x7FFFFFFFFFFFFFFF),
@@ -77,6 +91,9 @@ defmodule ExTorch.Memory do
   Garbage collects the calling process and waits until its unused native memory is freed.
 
   This is intended for tests and benchmarks. Other code does not need to call it.
+
+      iex> ExTorch.Memory.collect()
+      :ok
   """
   @spec collect() :: :ok
   def collect, do: collect(@rounds)

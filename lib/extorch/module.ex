@@ -31,19 +31,41 @@ defprotocol ExTorch.Module do
     * `{:parts, [{key, part}]}` - the value is a container
     * `{:tensor, target}` - the value is a tensor
     * `:other` - the value is anything else
+
+      iex> ExTorch.Module.walk(%{bias: 1, weight: 2})
+      {:parts, [bias: 1, weight: 2]}
+      iex> ExTorch.Module.walk(ExTorch.zeros({2}))
+      {:tensor, %{shape: {2}, dtype: :float32}}
+      iex> ExTorch.Module.walk("text")
+      :other
   """
   @spec walk(t()) :: {:parts, [{term(), term()}]} | {:tensor, target()} | :other
   def walk(module)
 
-  @doc "Returns the container with its parts replaced. The parts are in the order of `walk/1`."
+  @doc """
+  Returns the container with its parts replaced. The parts are in the order of `walk/1`.
+
+      iex> ExTorch.Module.rebuild(%{bias: 1, weight: 2}, [10, 20])
+      %{bias: 10, weight: 20}
+  """
   @spec rebuild(t(), [term()]) :: t()
   def rebuild(module, parts)
 
-  @doc "Converts a tensor of a module to an ExTorch tensor, without a copy if possible."
+  @doc """
+  Converts a tensor of a module to an ExTorch tensor, without a copy if possible.
+
+      iex> ExTorch.Module.to_tensor(ExTorch.zeros({2})).shape
+      {2}
+  """
   @spec to_tensor(t()) :: ExTorch.Tensor.t()
   def to_tensor(leaf)
 
-  @doc "Converts an ExTorch tensor to the type of the leaf, on the device or backend of the leaf."
+  @doc """
+  Converts an ExTorch tensor to the type of the leaf, on the device or backend of the leaf.
+
+      iex> ExTorch.Module.from_tensor(ExTorch.zeros({2}), ExTorch.tensor([1.0, 2.0])) |> ExTorch.Tensor.to_list()
+      [1.0, 2.0]
+  """
   @spec from_tensor(t(), ExTorch.Tensor.t()) :: t()
   def from_tensor(leaf, tensor)
 end

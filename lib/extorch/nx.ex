@@ -36,6 +36,8 @@ if Code.ensure_loaded?(Nx) do
 
     Tensors of dtype `:bool` become `{:u, 8}`. A dtype that Nx does not support raises `:unsupported`.
 
+        ExTorch.load!("model.pt") |> ExTorch.Nx.to_nx()
+
     ## Options
 
       * `:backend` - a backend, or `{backend, options}`. Defaults to `Nx.default_backend/0`.
@@ -51,6 +53,8 @@ if Code.ensure_loaded?(Nx) do
 
     @doc """
     Converts an Nx tensor, or a container of them, to ExTorch tensors. Vectorized axes become leading dimensions.
+
+        params |> ExTorch.Nx.from_nx() |> ExTorch.save!("model.pt")
     """
     @spec from_nx(Nx.Tensor.t() | container()) :: Tensor.t() | container()
     def from_nx(nx_or_container) do
@@ -61,6 +65,10 @@ if Code.ensure_loaded?(Nx) do
     Ends the lease of an Nx tensor that `to_nx/2` returned. The Nx tensor must not be used afterwards.
 
     Returns true if there was a lease.
+
+        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend)
+        sum = x |> Nx.sum() |> Nx.to_number()
+        ExTorch.Nx.release(x)
     """
     @spec release(Nx.Tensor.t()) :: boolean()
     def release(%Nx.Tensor{} = nx) do
@@ -243,17 +251,29 @@ else
     that says what to add.
     """
 
-    @doc "Converts a tensor, or a container of tensors, to Nx. Needs Nx."
+    @doc """
+    Converts a tensor, or a container of tensors, to Nx. Needs Nx.
+
+        ExTorch.load!("model.pt") |> ExTorch.Nx.to_nx()
+    """
     @spec to_nx(term()) :: no_return()
     @spec to_nx(term(), keyword()) :: no_return()
     def to_nx(tensor_or_container, opts \\ [])
     def to_nx(_tensor_or_container, _opts), do: missing!()
 
-    @doc "Converts an Nx tensor, or a container of them, to ExTorch tensors. Needs Nx."
+    @doc """
+    Converts an Nx tensor, or a container of them, to ExTorch tensors. Needs Nx.
+
+        params |> ExTorch.Nx.from_nx() |> ExTorch.save!("model.pt")
+    """
     @spec from_nx(term()) :: no_return()
     def from_nx(_nx_or_container), do: missing!()
 
-    @doc "Ends the lease of an Nx tensor. Needs Nx."
+    @doc """
+    Ends the lease of an Nx tensor. Needs Nx.
+
+        ExTorch.Nx.release(x)
+    """
     @spec release(term()) :: no_return()
     def release(_nx), do: missing!()
 

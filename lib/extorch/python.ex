@@ -29,6 +29,10 @@ defmodule ExTorch.Python do
 
   A nested tensor in a checkpoint is an `%Object{}` of `torch._utils._rebuild_nested_tensor`: a buffer, and the sizes,
   strides and offset of each tensor. The returned tensors share the memory of the buffer.
+
+      {:ok, %{"sentences" => nested}} = ExTorch.load("batch.pt")
+      for tensor <- ExTorch.Python.unnest(nested), do: tensor.shape
+      #=> [{12, 768}, {7, 768}]
   """
   @spec unnest(struct()) :: [ExTorch.Tensor.t()]
   def unnest(%{
@@ -81,7 +85,13 @@ defmodule ExTorch.Python do
     @type t :: %__MODULE__{pairs: [{term(), term()}]}
     defstruct pairs: []
 
-    @doc "Returns the value of a key."
+    @doc """
+    Returns the value of a key.
+
+        iex> dict = %ExTorch.Python.Dict{pairs: [{"b", 1}, {"a", 2}]}
+        iex> {ExTorch.Python.Dict.fetch(dict, "a"), ExTorch.Python.Dict.fetch(dict, "c")}
+        {{:ok, 2}, :error}
+    """
     @spec fetch(t(), term()) :: {:ok, term()} | :error
     def fetch(%__MODULE__{pairs: pairs}, key) do
       case List.keyfind(pairs, key, 0) do

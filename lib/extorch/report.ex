@@ -63,7 +63,11 @@ defmodule ExTorch.Report do
   @spec html!(Checkpoint.source() | Checkpoint.t(), keyword()) :: binary()
   def html!(source, opts \\ []), do: Error.unwrap!(html(source, opts))
 
-  @doc "Writes the page to a file, which is replaced atomically. `ExTorch.report/3` is the same."
+  @doc """
+  Writes the page to a file, which is replaced atomically. `ExTorch.report/3` is the same.
+
+      :ok = ExTorch.Report.write("model.pt", "model.html", stats: :all)
+  """
   @spec write(Checkpoint.source() | Checkpoint.t(), Path.t(), keyword()) ::
           :ok | {:error, Error.t()}
   def write(source, path, opts \\ []) do

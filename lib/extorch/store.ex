@@ -40,6 +40,7 @@ defmodule ExTorch.Store do
     * `:metadata`, `:fsync`, `:compact`, `:duplicate` - as in `ExTorch.save/3`
     * `:strict`, `:verify`, `:limits`, `:on_progress` - as in `ExTorch.load/2`
   """
+  @moduledoc groups: ["Modules", "Tensors"]
 
   alias ExTorch.{Checkpoint, Error, Tensor}
   alias ExTorch.Store.{ApplyResult, Engine}
@@ -93,51 +94,93 @@ defmodule ExTorch.Store do
     end
   end
 
-  @doc "Saves the tensors of a module to the store's file."
+  @doc group: "Modules"
+  @doc """
+  Saves the tensors of a module to the store's file.
+
+      store = ExTorch.Store.Safetensors.new("model.safetensors", overwrite: true)
+      :ok = ExTorch.Store.collect_from(store, %{"encoder" => %{"weight" => ExTorch.ones({2, 2})}})
+  """
   @spec collect_from(t(), term()) :: :ok | {:error, Error.t()}
   def collect_from(store, module), do: impl!(store).collect_from(store, module)
 
+  @doc group: "Modules"
   @doc """
   Applies the tensors of the store's file to a module.
 
   Returns `{:ok, %ExTorch.Store.ApplyResult{}}` with the new module and a report. If tensors are missing or cannot be
   applied, returns `{:error, %ExTorch.Error{}}` with the report in `error.result`, unless `allow_partial: true` is
   given.
+
+      iex> store = ExTorch.Store.PyTorch.new("test/fixtures/2.14.1/state_dict.pt")
+      iex> {:ok, result} = ExTorch.Store.apply_to(store, %{"1" => %{"weight" => ExTorch.zeros({4})}})
+      iex> ExTorch.Tensor.to_list(result.module["1"]["weight"])
+      [1.0, 1.0, 1.0, 1.0]
+      iex> {:error, error} = ExTorch.Store.apply_to(store, %{"1" => %{"weight" => ExTorch.zeros({5})}})
+      iex> [%{name: "1.weight", expected: %{shape: {5}}, found: %{shape: {4}}}] = error.result.errors
+      iex> error.reason
+      :bad_argument
   """
   @spec apply_to(t(), term()) :: {:ok, ApplyResult.t()} | {:error, Error.t()}
   def apply_to(store, module), do: impl!(store).apply_to(store, module)
 
+  @doc group: "Tensors"
   @doc """
   Returns the names of the tensors in the file, as a module names them: after `:top_level_key` and `:remap`, and only
   those that `:only` and `:except` select.
+
+      iex> store = ExTorch.Store.PyTorch.new("test/fixtures/2.14.1/nested.pt", top_level_key: "model", only: ~r/bias/)
+      iex> ExTorch.Store.keys(store)
+      {:ok, ["0.bias", "1.bias", "2.bias"]}
   """
   @spec keys(t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(store), do: impl!(store).keys(store)
 
-  @doc "Returns the entry of one tensor, without reading the tensor."
+  @doc group: "Tensors"
+  @doc """
+  Returns the entry of one tensor, without reading the tensor.
+
+      iex> store = ExTorch.Store.PyTorch.new("test/fixtures/2.14.1/nested.pt", top_level_key: "model")
+      iex> {:ok, entry} = ExTorch.Store.entry(store, "0.weight")
+      iex> entry.shape
+      {3, 4}
+  """
   @spec entry(t(), String.t()) :: {:ok, Checkpoint.Entry.t()} | {:error, Error.t()}
   def entry(store, name), do: impl!(store).entry(store, name!(name))
 
-  @doc "Reads one tensor."
+  @doc group: "Tensors"
+  @doc """
+  Reads one tensor.
+
+      iex> store = ExTorch.Store.PyTorch.new("test/fixtures/2.14.1/nested.pt", top_level_key: "model")
+      iex> {:ok, tensor} = ExTorch.Store.tensor(store, "0.bias")
+      iex> tensor.shape
+      {3}
+  """
   @spec tensor(t(), String.t()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def tensor(store, name), do: impl!(store).tensor(store, name!(name))
 
+  @doc group: "Modules"
   @doc "Same as `collect_from/2` but raises on error."
   @spec collect_from!(t(), term()) :: :ok
   def collect_from!(store, module), do: Error.unwrap!(collect_from(store, module))
 
+  @doc group: "Modules"
   @doc "Same as `apply_to/2` but raises on error."
   @spec apply_to!(t(), term()) :: ApplyResult.t()
   def apply_to!(store, module), do: Error.unwrap!(apply_to(store, module))
 
+  @doc group: "Tensors"
   @doc "Same as `keys/1` but raises on error."
   @spec keys!(t()) :: [String.t()]
   def keys!(store), do: Error.unwrap!(keys(store))
 
+  @doc group: "Tensors"
   @doc "Same as `entry/2` but raises on error."
   @spec entry!(t(), String.t()) :: Checkpoint.Entry.t()
   def entry!(store, name), do: Error.unwrap!(entry(store, name))
 
+  @doc group: "Tensors"
   @doc "Same as `tensor/2` but raises on error."
   @spec tensor!(t(), String.t()) :: Tensor.t()
   def tensor!(store, name), do: Error.unwrap!(tensor(store, name))

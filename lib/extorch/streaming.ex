@@ -54,16 +54,21 @@ defmodule ExTorch.Streaming do
   The size that a stream declares cannot be verified before all of it has arrived. Use `limits: [total_bytes: n]` to
   reject streams that declare more than that.
   """
+  @moduledoc groups: ["Saving", "Loading", "Sockets and processes"]
 
   alias ExTorch.{Error, Options, Saver, Telemetry}
   alias ExTorch.Streaming.{Gzip, Loader, Pull, Socket}
 
   @type loader :: Loader.t()
 
+  @doc group: "Saving"
   @doc """
   Returns the bytes of a checkpoint as an enumerable of iodata.
 
   Invalid options raise immediately, other errors during the enumeration.
+
+      iex> %{"n" => 1} |> ExTorch.Streaming.save(format: :legacy) |> ExTorch.Streaming.load()
+      {:ok, %{"n" => 1}, ""}
 
   ## Options
 
@@ -74,29 +79,50 @@ defmodule ExTorch.Streaming do
   @spec save(term(), keyword()) :: Enumerable.t()
   def save(term, opts \\ []), do: Saver.stream(term, opts)
 
-  @doc "Creates a loader. Feed it with `feed/2`."
+  @doc group: "Loading"
+  @doc """
+  Creates a loader. Feed it with `feed/2`.
+
+      iex> loader = ExTorch.Streaming.loader(limits: [total_bytes: 1_000_000])
+      iex> Enum.into(ExTorch.Streaming.save(%{"n" => 1}), loader)
+      {:ok, %{"n" => 1}, ""}
+  """
   @spec loader(keyword()) :: loader()
   def loader(opts \\ []), do: Loader.new(opts)
 
+  @doc group: "Loading"
   @doc """
   Feeds a chunk to a loader.
 
   Returns `{:more, loader}` if the checkpoint is incomplete, and `{:done, term, rest}` if it is complete. `rest`
   contains the bytes of the chunk that follow the checkpoint. The loader cannot be used after an error.
+
+      iex> bytes = %{"n" => 1} |> ExTorch.Streaming.save() |> Enum.to_list() |> IO.iodata_to_binary()
+      iex> <<first::binary-size(20), rest::binary>> = bytes
+      iex> {:more, loader} = ExTorch.Streaming.loader() |> ExTorch.Streaming.feed(first)
+      iex> ExTorch.Streaming.feed(loader, rest)
+      {:done, %{"n" => 1}, ""}
   """
   @spec feed(loader(), iodata()) ::
           {:more, loader()} | {:done, term(), binary()} | {:error, Error.t()}
   def feed(loader, chunk), do: Loader.feed(loader, chunk)
 
+  @doc group: "Loading"
   @doc """
   Ends the stream of a loader.
 
   The checkpoint is incomplete in this case, so the result is always an error. Its message contains the number of bytes
   received.
+
+      iex> {:more, loader} = ExTorch.Streaming.loader() |> ExTorch.Streaming.feed("PK")
+      iex> {:error, error} = ExTorch.Streaming.ended(loader)
+      iex> error.reason
+      :truncated
   """
   @spec ended(loader()) :: {:error, Error.t()}
   def ended(loader), do: Loader.ended(loader)
 
+  @doc group: "Loading"
   @doc """
   Loads a checkpoint from an enumerable of iodata.
 
@@ -161,10 +187,12 @@ defmodule ExTorch.Streaming do
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
+  @doc group: "Loading"
   @doc "Same as `load/2` but returns `{term, rest}` and raises on error."
   @spec load!(Enumerable.t(), keyword()) :: {term(), binary()}
   def load!(enumerable, opts \\ []), do: Error.unwrap!(load(enumerable, opts))
 
+  @doc group: "Loading"
   @doc """
   Returns a stream of `{name, tensor}`, each emitted when the tensor is complete.
 
@@ -226,6 +254,7 @@ defmodule ExTorch.Streaming do
     {result, key |> Process.delete() |> Enum.reverse()}
   end
 
+  @doc group: "Loading"
   @doc """
   Decompresses an enumerable of gzip data lazily.
 
@@ -240,6 +269,7 @@ defmodule ExTorch.Streaming do
   @spec gunzip(Enumerable.t()) :: Enumerable.t()
   defdelegate gunzip(enumerable), to: Gzip, as: :new
 
+  @doc group: "Sockets and processes"
   @doc """
   Sends a term through a connected socket of `:gen_tcp`, `:ssl` or `:socket`, or to a process.
 
@@ -248,6 +278,9 @@ defmodule ExTorch.Streaming do
 
   Blocks while the socket's send buffer is full. After an error, a part of the message may have been sent: close the
   socket.
+
+      {:ok, socket} = :gen_tcp.connect(~c"10.0.0.5", 5000, [:binary, active: false])
+      :ok = ExTorch.Streaming.send(%{"weight" => tensor}, socket)
 
   ## Options
 
@@ -267,10 +300,12 @@ defmodule ExTorch.Streaming do
     end)
   end
 
+  @doc group: "Sockets and processes"
   @doc "Same as `send/3` but raises on error."
   @spec send!(term(), Socket.t() | pid(), keyword()) :: :ok
   def send!(term, socket, opts \\ []), do: Error.unwrap!(send(term, socket, opts))
 
+  @doc group: "Sockets and processes"
   @doc """
   Receives a term from a connected, passive socket of `:gen_tcp`, `:ssl` or `:socket`, or from a process that calls `send/3`
   (then `:buffer` and `:chunk` are not used).
@@ -278,6 +313,11 @@ defmodule ExTorch.Streaming do
   Returns the term and the bytes that were read past its end. Pass these bytes as `:buffer` when you receive the next
   message. If the peer closes the connection before a message begins, the error is `:closed`, within a message it is
   `:truncated`.
+
+      {:ok, listener} = :gen_tcp.listen(5000, [:binary, active: false])
+      {:ok, socket} = :gen_tcp.accept(listener)
+      {:ok, state, rest} = ExTorch.Streaming.recv(socket, timeout: 30_000)
+      {:ok, next, rest} = ExTorch.Streaming.recv(socket, buffer: rest)
 
   ## Options
 
@@ -302,6 +342,7 @@ defmodule ExTorch.Streaming do
     end)
   end
 
+  @doc group: "Sockets and processes"
   @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."
   @spec recv!(Socket.t() | pid(), keyword()) :: {term(), binary()}
   def recv!(socket, opts \\ []), do: Error.unwrap!(recv(socket, opts))

@@ -58,6 +58,8 @@ defmodule ExTorch.Telemetry do
 
   @doc """
   Returns a list of `Telemetry.Metrics` for the events of ExTorch. Needs the library `telemetry_metrics`.
+
+      def metrics, do: ExTorch.Telemetry.metrics() ++ [summary("my_app.repo.query.total_time")]
   """
   @spec metrics() :: [struct()]
   def metrics do

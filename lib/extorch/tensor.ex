@@ -20,6 +20,7 @@ defmodule ExTorch.Tensor do
   The indices of sparse tensors and the scales of quantized ones are frozen as well, while the tensor lives, because
   LibTorch relies on their values.
   """
+  @moduledoc groups: ["Values", "Properties", "Shapes", "Memory, dtypes and devices"]
 
   alias ExTorch.{DType, Device, Error, Native, Options}
   alias ExTorch.Native.Call
@@ -43,6 +44,7 @@ defmodule ExTorch.Tensor do
 
   # ---- Conversion from and to Elixir terms ----
 
+  @doc group: "Values"
   @doc """
   Creates a tensor that shares the memory of a binary.
 
@@ -62,6 +64,7 @@ defmodule ExTorch.Tensor do
     Error.unwrap!(Call.tensor_from_binary(binary, check_shape!(shape), dtype))
   end
 
+  @doc group: "Values"
   @doc """
   Returns the values as a binary, in row-major order and native byte order.
 
@@ -76,6 +79,7 @@ defmodule ExTorch.Tensor do
   def to_binary(tensor),
     do: Error.unwrap!(Call.tensor_to_binary(check!(tensor)))
 
+  @doc group: "Values"
   @doc """
   Returns the values as nested lists.
 
@@ -91,6 +95,7 @@ defmodule ExTorch.Tensor do
 
   # ---- Properties ----
 
+  @doc group: "Properties"
   @doc """
   Returns the strides in elements, one per dimension, or `nil` for sparse tensors.
 
@@ -100,6 +105,7 @@ defmodule ExTorch.Tensor do
   @spec strides(t()) :: tuple() | nil
   def strides(tensor), do: Error.unwrap!(Call.tensor_strides(check!(tensor)))
 
+  @doc group: "Properties"
   @doc """
   Returns the number of elements.
 
@@ -112,6 +118,7 @@ defmodule ExTorch.Tensor do
 
   def numel(other), do: Options.expected!("a tensor (see ExTorch.tensor/2)", other)
 
+  @doc group: "Properties"
   @doc """
   Returns the size of all elements in bytes. This is the size of `to_binary/1`.
 
@@ -121,6 +128,7 @@ defmodule ExTorch.Tensor do
   @spec nbytes(t()) :: non_neg_integer()
   def nbytes(tensor), do: numel(tensor) * DType.size(tensor.dtype)
 
+  @doc group: "Values"
   @doc """
   Returns true if both tensors have the same shape, dtype and values. NaN is not equal to itself, as in torch.
 
@@ -132,6 +140,7 @@ defmodule ExTorch.Tensor do
   @spec equal?(t(), t()) :: boolean()
   def equal?(a, b), do: Error.unwrap!(Call.tensor_equal(check!(a), check!(b)))
 
+  @doc group: "Values"
   @doc """
   Returns true if both tensors have the same shape and all their values are close, as in `torch.allclose`.
 
@@ -163,6 +172,7 @@ defmodule ExTorch.Tensor do
     Compare.close?(check!(a), check!(b), options)
   end
 
+  @doc group: "Properties"
   @doc """
   Returns true if the tensor is marked as requiring a gradient.
 
@@ -178,7 +188,13 @@ defmodule ExTorch.Tensor do
   def requires_grad(tensor),
     do: Error.unwrap!(Call.tensor_requires_grad(check!(tensor)))
 
-  @doc "Returns a tensor that shares the memory and is marked, or not marked, as requiring a gradient."
+  @doc group: "Properties"
+  @doc """
+  Returns a tensor that shares the memory and is marked, or not marked, as requiring a gradient.
+
+      iex> ExTorch.ones({2}) |> ExTorch.Tensor.requires_grad(true) |> ExTorch.Tensor.requires_grad()
+      true
+  """
   @spec requires_grad(t(), boolean()) :: t()
   def requires_grad(tensor, flag) when is_boolean(flag),
     do: set_requires_grad(check!(tensor), flag)
@@ -188,6 +204,7 @@ defmodule ExTorch.Tensor do
   defp set_requires_grad(tensor, flag),
     do: Error.unwrap!(Call.tensor_set_requires_grad(tensor, flag))
 
+  @doc group: "Memory, dtypes and devices"
   @doc """
   Releases the tensor immediately instead of at the next garbage collection.
 
@@ -208,6 +225,7 @@ defmodule ExTorch.Tensor do
 
   # ---- Conversion to other dtypes, devices and layouts ----
 
+  @doc group: "Memory, dtypes and devices"
   @doc """
   Converts the tensor to another dtype or device, or both. Does not copy if nothing changes.
 
@@ -249,10 +267,13 @@ defmodule ExTorch.Tensor do
     ExTorch.op("aten::to.dtype_layout", [tensor], kwargs)
   end
 
+  @doc group: "Memory, dtypes and devices"
   @doc """
   Copies the tensor to pinned (page-locked) memory, from which copies to a CUDA device can be asynchronous.
 
   Raises `:unsupported` if there is no CUDA device.
+
+      batch |> ExTorch.Tensor.pin() |> ExTorch.Tensor.to(device: :cuda, non_blocking: true)
   """
   @spec pin(t()) :: t()
   def pin(tensor) do
@@ -265,6 +286,7 @@ defmodule ExTorch.Tensor do
     ExTorch.op("aten::pin_memory", [tensor])
   end
 
+  @doc group: "Memory, dtypes and devices"
   @doc """
   Returns a contiguous tensor with the same values. Does not copy if the tensor is contiguous.
 
@@ -275,12 +297,20 @@ defmodule ExTorch.Tensor do
   @spec contiguous(t()) :: t()
   def contiguous(tensor), do: ExTorch.op("aten::contiguous", [check!(tensor)])
 
-  @doc "Returns a copy of the tensor. The copy is not frozen."
+  @doc group: "Memory, dtypes and devices"
+  @doc """
+  Returns a copy of the tensor. The copy is not frozen.
+
+      iex> frozen = ExTorch.Tensor.from_binary(<<1, 2>>, {2}, :uint8)
+      iex> ExTorch.op("add_", [ExTorch.Tensor.clone(frozen), 1]) |> ExTorch.Tensor.to_list()
+      [2, 3]
+  """
   @spec clone(t()) :: t()
   def clone(tensor), do: ExTorch.op("aten::clone", [check!(tensor)])
 
   # ---- Shapes ----
 
+  @doc group: "Shapes"
   @doc """
   Returns a tensor with the same values and another shape. One size may be -1; it is computed from the others.
 
@@ -293,6 +323,7 @@ defmodule ExTorch.Tensor do
   def reshape(tensor, shape),
     do: ExTorch.op("aten::reshape", [check!(tensor), check_shape!(shape)])
 
+  @doc group: "Shapes"
   @doc """
   Returns a view with two dimensions swapped, by default the last two.
 
@@ -303,6 +334,7 @@ defmodule ExTorch.Tensor do
   def transpose(tensor, a \\ -2, b \\ -1),
     do: ExTorch.op("aten::transpose.int", [check!(tensor), a, b])
 
+  @doc group: "Shapes"
   @doc """
   Returns a view of a part of the tensor.
 
@@ -336,6 +368,7 @@ defmodule ExTorch.Tensor do
     result
   end
 
+  @doc group: "Shapes"
   @spec slice(t(), integer(), Range.t()) :: t()
   def slice(tensor, dim, range)
 

@@ -5,8 +5,6 @@ defmodule ExTorch.ArchiveTest do
   alias ExTorch.Test.Python
   import ExTorch.Test.Terms, only: [plain: 1]
 
-  doctest ExTorch.Archive
-
   # ---- Readers and writers with configurable behavior that report their calls to the test ----
 
   defmodule Reader do

@@ -2,7 +2,6 @@ defmodule ExTorch.CheckpointTest do
   use ExTorch.Case
   alias ExTorch.Checkpoint
   alias ExTorch.Test.{FileSource, Pickle, Zip}
-  doctest ExTorch.Python.Dict
 
   describe "names" do
     setup do

@@ -95,7 +95,7 @@ defmodule ExTorch.ClusterTest do
       assert Enum.sum(for {_, %{tensors: n}} <- summary, do: n) == 30
       assert Enum.all?(Map.keys(summary), &(&1 in nodes(peers)))
 
-      assert {:ok, tensor} = Cluster.read(refs["layers.7.weight"])
+      tensor = Cluster.read!(refs["layers.7.weight"])
       assert Tensor.equal?(tensor, state()["layers.7.weight"])
       # A reference can be sent on: a process of another node reads it.
       [first, second] = nodes(peers)

@@ -83,7 +83,7 @@ defmodule ExTorch.DCPTest do
 
     path = Path.join(dir, "a.pt")
     ExTorch.save!(%{"a" => list(12, [3, 4])}, path)
-    assert {:ok, slice} = DCP.slice(Checkpoint.open!(path), "a", [1..2, 0..1])
+    slice = DCP.slice!(Checkpoint.open!(path), "a", [1..2, 0..1])
     assert Tensor.to_list(slice) == [[4, 5], [8, 9]]
   end
 
@@ -145,11 +145,11 @@ defmodule ExTorch.DCPTest do
 
     assert {:error, _} = ExTorch.load(dir)
     assert {:error, %Error{reason: :bad_argument}} = DCP.commit(dir, tl(parts))
-    assert DCP.commit(dir, parts) == :ok
+    assert DCP.commit!(dir, parts) == :ok
     assert {:ok, loaded} = ExTorch.load(dir)
     assert Tensor.equal?(loaded["w"], whole)
     assert loaded["step"] == 3
-    {:ok, other} = DCP.write(%{"w" => ExTorch.tensor([1])}, dir, rank: 9)
+    other = DCP.write!(%{"w" => ExTorch.tensor([1])}, dir, rank: 9)
 
     assert {:error, %Error{reason: :bad_argument, message: message}} =
              DCP.commit(dir, [other | parts])

@@ -1,7 +1,6 @@
 defmodule ExTorch.DeviceTest do
   use ExTorch.Case
   alias ExTorch.Device
-  doctest Device
 
   test "an unknown device is an error" do
     assert_raise Error, ~r/unknown device :gpu/, fn -> ExTorch.zeros({1}, device: :gpu) end

@@ -2,8 +2,6 @@ defmodule ExTorch.DiffTest do
   use ExTorch.Case
   alias ExTorch.{Checkpoint, Diff}
   alias ExTorch.Test.{FileSource, Python}
-  doctest ExTorch.Diff
-  doctest ExTorch.Diff.Change
 
   @moduletag :tmp_dir
 

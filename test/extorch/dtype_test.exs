@@ -1,7 +1,6 @@
 defmodule ExTorch.DTypeTest do
   use ExTorch.Case
   alias ExTorch.DType
-  doctest DType
 
   test "every name, alias and Nx type is accepted, by Elixir and by C" do
     for dtype <- DType.names(), kind = DType.kind(dtype), kind not in [:quant, :bits] do

@@ -1,6 +1,5 @@
 defmodule ExTorch.ErrorTest do
   use ExTorch.Case
-  doctest ExTorch.Error
 
   describe "public_message/1" do
     # Real errors of a server: each is about something in a directory, on a node, or behind a URL.

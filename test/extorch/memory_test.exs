@@ -1,6 +1,5 @@
 defmodule ExTorch.MemoryTest do
   use ExTorch.Case
-  doctest ExTorch.Memory
 
   @mib 1024 * 1024
 

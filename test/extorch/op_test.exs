@@ -1,6 +1,5 @@
 defmodule ExTorch.OpTest do
   use ExTorch.Case
-  doctest ExTorch
 
   # The same inputs in Python and in Elixir.
   @python """

@@ -1,7 +1,6 @@
 defmodule ExTorch.ReportTest do
   # The page as text: what it contains, and that nothing of a file can become markup. report/browser_test.exs opens it.
   use ExTorch.Case
-  doctest ExTorch.Report
 
   alias ExTorch.Report
   alias ExTorch.Tensor.Sample

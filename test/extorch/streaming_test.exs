@@ -7,8 +7,6 @@ defmodule ExTorch.StreamingTest do
 
   import ExTorch.Test.Terms, only: [plain: 1, state: 0]
 
-  doctest ExTorch.Streaming
-
   @fixtures "test/fixtures/**/*.{pt,stream,safetensors,pkl}"
             |> Path.wildcard()
             |> Enum.reject(&(&1 =~ "tar.pt" or &1 =~ "several"))

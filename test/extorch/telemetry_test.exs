@@ -8,8 +8,6 @@ defmodule ExTorch.TelemetryTest do
   @operations [:open, :load, :read, :save, :stream, :apply, :collect, :http]
   @moduletag :tmp_dir
 
-  doctest ExTorch.Telemetry
-
   setup %{tmp_dir: dir} do
     test = self()
 

@@ -1,8 +1,6 @@
 defmodule ExTorch.TensorTest do
   use ExTorch.Case
   alias ExTorch.Python.Complex
-  doctest ExTorch.Tensor
-  doctest ExTorch.Python.Complex
 
   describe "allclose?" do
     test "dtypes, tolerances, NaN and infinities" do

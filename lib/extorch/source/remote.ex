@@ -38,6 +38,9 @@ defmodule ExTorch.Source.Remote do
   @doc """
   Creates a source. Sends no message. Raises if an argument is invalid.
 
+      iex> ExTorch.Source.Remote.new(:"store@10.0.0.5", "/models/model.pt", timeout: 5_000)
+      #ExTorch.Source.Remote<store@10.0.0.5:/models/model.pt>
+
   ## Options
 
     * `:timeout` - how long the other node may take for the next chunk, in milliseconds. Defaults to 30,000.

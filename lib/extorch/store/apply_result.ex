@@ -45,7 +45,12 @@ defmodule ExTorch.Store.ApplyResult do
     suggestions: %{}
   ]
 
-  @doc "Returns true if there are no missing tensors and no errors."
+  @doc """
+  Returns true if there are no missing tensors and no errors.
+
+      iex> ExTorch.Store.ApplyResult.complete?(%ExTorch.Store.ApplyResult{missing: ["decoder.bias"]})
+      false
+  """
   @spec complete?(t()) :: boolean()
   def complete?(%__MODULE__{missing: missing, errors: errors}), do: missing == [] and errors == []
   def complete?(other), do: not_a_result!(other)
@@ -54,7 +59,12 @@ defmodule ExTorch.Store.ApplyResult do
   defp not_a_result!(other),
     do: ExTorch.Options.expected!("an %ExTorch.Store.ApplyResult{}", other)
 
-  @doc "Returns a report as text: the counts and the first ten names of each list."
+  @doc """
+  Returns a report as text: the counts and the first ten names of each list.
+
+      iex> ExTorch.Store.ApplyResult.summary(%ExTorch.Store.ApplyResult{applied: ["a"], unused: ["b"]})
+      "1 applied, 1 unused\\nunused:\\n  b"
+  """
   @spec summary(t()) :: String.t()
   def summary(result) do
     unless is_struct(result, __MODULE__), do: not_a_result!(result)

@@ -15,7 +15,11 @@ defmodule ExTorch.Store.CheckpointFile do
       @enforce_keys [:path, :options]
       defstruct [:path, :options]
 
-      @doc "Creates a store. The file is opened when it is needed. Raises if an option is invalid."
+      @doc """
+      Creates a store. The file is opened when it is needed. Raises if an option is invalid.
+
+          #{inspect(__MODULE__)}.new("model.pt", top_level_key: "state_dict", except: ~r/^head/)
+      """
       @spec new(Path.t() | ExTorch.Source.t(), keyword()) :: t()
       def new(path, opts \\ []),
         do: %__MODULE__{

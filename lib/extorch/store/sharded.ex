@@ -53,7 +53,11 @@ defmodule ExTorch.Store.Sharded do
   @tries 10
   @max_shard_size 2 ** 62
 
-  @doc "Creates a store. The files are opened when they are needed. Raises if an option is invalid."
+  @doc """
+  Creates a store. The files are opened when they are needed. Raises if an option is invalid.
+
+      ExTorch.Store.Sharded.new("model/model.safetensors.index.json", max_shard_size: "2GB")
+  """
   @spec new(Path.t() | ExTorch.Source.t(), keyword()) :: t()
   def new(path, opts \\ []) do
     options = Options.check!(path, opts, max_shard_size: "5GB")

@@ -26,6 +26,11 @@ defmodule ExTorch.Streaming.Body do
 
   Bytes after the checkpoint are an error.
 
+      case ExTorch.Streaming.Body.load(conn, read_timeout: 60_000) do
+        {:ok, state, conn} -> send_resp(conn, 200, "\#{map_size(state)} entries")
+        {:error, error, conn} -> send_resp(conn, 422, Exception.message(error))
+      end
+
   ## Options
 
   All options of `ExTorch.Streaming.loader/1`, and `:length` (1 MiB by default), `:read_length` and `:read_timeout` of

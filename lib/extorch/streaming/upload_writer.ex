@@ -32,7 +32,13 @@ defmodule ExTorch.Streaming.UploadWriter do
   @typedoc "The state of an upload."
   @type state :: {:more, Streaming.loader()} | {:done, term()} | {:error, Error.t()}
 
-  @doc "Creates the state of an upload."
+  @doc """
+  Creates the state of an upload.
+
+      iex> {:ok, state} = ExTorch.Streaming.UploadWriter.init(limits: [total_bytes: 1_000_000])
+      iex> ExTorch.Streaming.UploadWriter.meta(state)
+      %{}
+  """
   @spec init(keyword()) :: {:ok, state()} | {:error, Error.t()}
   def init(opts) do
     {:ok, {:more, Streaming.loader(opts)}}
@@ -40,14 +46,26 @@ defmodule ExTorch.Streaming.UploadWriter do
     error in Error -> {:error, error}
   end
 
-  @doc "Returns what the consumer of the upload receives."
+  @doc """
+  Returns what the consumer of the upload receives.
+
+      iex> ExTorch.Streaming.UploadWriter.meta({:done, %{"epoch" => 3}})
+      %{term: %{"epoch" => 3}}
+  """
   @spec meta(state()) :: %{optional(:term) => term(), optional(:error) => Error.t()}
   def meta({:done, term}), do: %{term: term}
   def meta({:error, error}), do: %{error: error}
   def meta({:more, _loader}), do: %{}
   def meta(other), do: not_a_state!(other)
 
-  @doc "Feeds a chunk to the loader."
+  @doc """
+  Feeds a chunk to the loader.
+
+      iex> {:ok, state} = ExTorch.Streaming.UploadWriter.init([])
+      iex> [chunk] = %{"epoch" => 3} |> ExTorch.Streaming.save() |> Enum.map(&IO.iodata_to_binary/1)
+      iex> ExTorch.Streaming.UploadWriter.write_chunk(chunk, state)
+      {:ok, {:done, %{"epoch" => 3}}}
+  """
   @spec write_chunk(binary(), state()) :: {:ok, state()} | {:error, Error.t(), state()}
   def write_chunk(data, {:more, loader}) do
     case Streaming.feed(loader, data) do
@@ -61,7 +79,14 @@ defmodule ExTorch.Streaming.UploadWriter do
   def write_chunk(_data, {:error, error}), do: {:error, error, {:error, error}}
   def write_chunk(_data, other), do: not_a_state!(other)
 
-  @doc "Ends the upload. It is an error if the checkpoint is incomplete."
+  @doc """
+  Ends the upload. It is an error if the checkpoint is incomplete.
+
+      iex> {:ok, state} = ExTorch.Streaming.UploadWriter.init([])
+      iex> {:error, error} = ExTorch.Streaming.UploadWriter.close(state, :done)
+      iex> error.reason
+      :truncated
+  """
   @spec close(state(), :done | :cancel | {:error, term()}) :: {:ok, state()} | {:error, Error.t()}
   def close({:more, loader}, :done), do: Streaming.ended(loader)
   def close({:error, error}, :done), do: {:error, error}

@@ -4,7 +4,6 @@ defmodule ExTorch.Checkpoint.StateDictTest do
   alias ExTorch.{Checkpoint, Store}
   alias ExTorch.Python.Dict
   alias ExTorch.Test.{FileSource, Python}
-  doctest ExTorch.Checkpoint, only: [state_dict: 2]
 
   @moduletag :tmp_dir
 

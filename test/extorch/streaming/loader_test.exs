@@ -5,8 +5,6 @@ defmodule ExTorch.Streaming.LoaderTest do
 
   import ExTorch.Test.Terms, only: [plain: 1, state: 0]
 
-  doctest ExTorch.Streaming.Loader
-
   test "a file is collected into a loader" do
     path = "test/fixtures/2.14.1/nested.pt"
     chunks = file_stream(path, 1000)

@@ -1,7 +1,5 @@
 defmodule ExTorch.BlobTest do
   use ExTorch.Case
-  doctest ExTorch.Tensor.Blob
-  doctest ExTorch.Tensor.BlobView
 
   @dtypes for dtype <- ExTorch.DType.names(),
               ExTorch.DType.kind(dtype) not in [:quant, :bits],
