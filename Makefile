@@ -162,7 +162,8 @@ docs: setup-build
 	@$(MAKE) --no-print-directory all
 	@$(MIX) compile --no-deps-check
 	@if [ "$(HEX)" = 1 ]; then mix docs; elif command -v ex_doc >/dev/null; then \
-	  ex_doc ExTorch "$$(sed -n 's/^  @version "\(.*\)"/\1/p' mix.exs)" _build/dev/lib/extorch/ebin -o doc; \
+	  $(MIX) run --no-deps-check --no-start scripts/docs_config.exs $(BUILD)/docs.exs && \
+	  ex_doc ExTorch "$$(sed -n 's/^  @version "\(.*\)"/\1/p' mix.exs)" _build/dev/lib/extorch/ebin -c $(BUILD)/docs.exs -o doc; \
 	else echo "ExDoc was not found: run mix deps.get, or install the command ex_doc"; exit 1; fi
 
 cluster: setup-build

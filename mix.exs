@@ -9,7 +9,8 @@ defmodule ExTorch.MixProject do
 
   @guides ~w(ten_minutes checkpoints zero_copy streams stores deploying scale)
           |> Enum.map(&"guides/#{&1}.livemd")
-  @documents ~w(README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
+  @cheatsheet "guides/cheatsheet.cheatmd"
+  @documents ~w(README.md SECURITY.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
 
   def project do
     [
@@ -71,9 +72,12 @@ defmodule ExTorch.MixProject do
     [
       main: "readme",
       source_ref: "v#{@version}",
-      assets: %{"guides/images" => "images"},
-      extras: @documents ++ @guides ++ ["LICENSE"],
-      groups_for_extras: [Guides: @guides],
+      # The guides refer to images/, as they do in their directory, and the README to guides/images/.
+      assets: %{"guides/images" => "images", "guides/images/" => "guides/images"},
+      extras: @documents ++ @guides ++ [@cheatsheet, "LICENSE"],
+      groups_for_extras: [Guides: [@cheatsheet | @guides]],
+      # They describe internal modules.
+      skip_undefined_reference_warnings_on: ~w(ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md),
       groups_for_modules: [
         "Front door": [ExTorch, ExTorch.Error, ExTorch.Config, ExTorch.Telemetry, ExTorch.CLI],
         Tensors: [

@@ -89,11 +89,14 @@ defmodule ExTorch.Checkpoint do
   @type name :: String.t() | [term()]
 
   # source: nil if nothing can be read from it any more, and for the checkpoint of a loader
-  @typedoc "An open checkpoint."
+  @typep folder :: Folder.t()
+  @typep options :: Options.t()
+
+  @typedoc "An open checkpoint. The fields are private."
   @type t :: %__MODULE__{
-          resource: reference() | Folder.t(),
+          resource: reference() | folder(),
           source: source() | nil,
-          options: Options.t()
+          options: options()
         }
 
   @enforce_keys [:resource, :source, :options]
@@ -254,6 +257,11 @@ defmodule ExTorch.Checkpoint do
   @doc """
   Returns the detected format and the file's own metadata.
 
+      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
+      iex> metadata = ExTorch.Checkpoint.metadata(ckpt)
+      iex> {metadata.format, metadata.producer}
+      {:zip, "torch.save 2.7 or newer"}
+
     * `:format` - `:zip`, `:torchscript`, `:legacy`, `:tar`, `:streaming`, `:safetensors`, `:pickle`, `:npy`, `:npz` or
       `:dcp`
     * `:compression` - `:gzip` or `nil`
@@ -266,11 +274,6 @@ defmodule ExTorch.Checkpoint do
       `"CONSTANTS" => %{"c0" => …}`; a frozen module has all its tensors there. `nil` for other formats
     * `:metadata` - the `__metadata__` of a safetensors file, a map of strings
     * `:next_offset` - where the next checkpoint in the same file begins (see the option `:offset`), or `nil`
-
-      iex> ckpt = ExTorch.Checkpoint.open!("test/fixtures/2.14.1/state_dict.pt")
-      iex> metadata = ExTorch.Checkpoint.metadata(ckpt)
-      iex> {metadata.format, metadata.producer}
-      {:zip, "torch.save 2.7 or newer"}
   """
   @spec metadata(t()) :: map()
   def metadata(ckpt) do

@@ -28,16 +28,16 @@ defprotocol ExTorch.Module do
   @doc """
   Returns the structure of a value.
 
-    * `{:parts, [{key, part}]}` - the value is a container
-    * `{:tensor, target}` - the value is a tensor
-    * `:other` - the value is anything else
-
       iex> ExTorch.Module.walk(%{bias: 1, weight: 2})
       {:parts, [bias: 1, weight: 2]}
       iex> ExTorch.Module.walk(ExTorch.zeros({2}))
       {:tensor, %{shape: {2}, dtype: :float32}}
       iex> ExTorch.Module.walk("text")
       :other
+
+    * `{:parts, [{key, part}]}` - the value is a container
+    * `{:tensor, target}` - the value is a tensor
+    * `:other` - the value is anything else
   """
   @spec walk(t()) :: {:parts, [{term(), term()}]} | {:tensor, target()} | :other
   def walk(module)

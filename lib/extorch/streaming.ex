@@ -61,6 +61,9 @@ defmodule ExTorch.Streaming do
 
   @type loader :: Loader.t()
 
+  @typedoc "A connected socket."
+  @type socket :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
+
   @doc group: "Saving"
   @doc """
   Returns the bytes of a checkpoint as an enumerable of iodata.
@@ -288,7 +291,7 @@ defmodule ExTorch.Streaming do
 
     * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
-  @spec send(term(), Socket.t() | pid(), keyword()) :: :ok | {:error, Error.t()}
+  @spec send(term(), socket() | pid(), keyword()) :: :ok | {:error, Error.t()}
   def send(term, socket, opts \\ []) do
     opts = Options.validate!(opts, [timeout: :infinity] ++ Saver.stream_options())
     {timeout, opts} = Keyword.pop!(opts, :timeout)
@@ -302,7 +305,7 @@ defmodule ExTorch.Streaming do
 
   @doc group: "Sockets and processes"
   @doc "Same as `send/3` but raises on error."
-  @spec send!(term(), Socket.t() | pid(), keyword()) :: :ok
+  @spec send!(term(), socket() | pid(), keyword()) :: :ok
   def send!(term, socket, opts \\ []), do: Error.unwrap!(send(term, socket, opts))
 
   @doc group: "Sockets and processes"
@@ -327,7 +330,7 @@ defmodule ExTorch.Streaming do
     * `:chunk` - the maximum number of bytes to receive at once. Defaults to 256 KiB.
     * `:timeout` - how long the peer may take for one chunk, in milliseconds, or `:infinity`. Defaults to `:infinity`.
   """
-  @spec recv(Socket.t() | pid(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
+  @spec recv(socket() | pid(), keyword()) :: {:ok, term(), binary()} | {:error, Error.t()}
   def recv(socket, opts \\ []) do
     known = Socket.recv_options()
     opts = Options.validate!(opts, known ++ Loader.known_options())
@@ -344,6 +347,6 @@ defmodule ExTorch.Streaming do
 
   @doc group: "Sockets and processes"
   @doc "Same as `recv/2` but returns `{term, rest}` and raises on error."
-  @spec recv!(Socket.t() | pid(), keyword()) :: {term(), binary()}
+  @spec recv!(socket() | pid(), keyword()) :: {term(), binary()}
   def recv!(socket, opts \\ []), do: Error.unwrap!(recv(socket, opts))
 end

@@ -69,11 +69,13 @@ defmodule ExTorch.Source.HTTP do
   @enforce_keys [:id, :url, :target, :headers, :options]
   defstruct [:id, :url, :target, :headers, :options, :opened]
 
+  @typep target :: URL.t()
+
   @typedoc "A file on a server. `url` is the URL without query and user. The other fields are private."
   @type t :: %__MODULE__{
           id: reference(),
           url: String.t(),
-          target: (() -> URL.t()),
+          target: (() -> target()),
           headers: (() -> [{String.t(), String.t()}]),
           options: map(),
           opened: map() | nil

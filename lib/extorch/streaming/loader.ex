@@ -21,10 +21,13 @@ defmodule ExTorch.Streaming.Loader do
   @typedoc false
   @opaque options :: {on_tensor() | nil, Options.t()}
 
-  @typedoc "The state of a loader."
+  @typep handle :: Handle.t()
+  @typep progress :: Progress.t()
+
+  @typedoc "The state of a loader. The fields are private."
   @type t :: %__MODULE__{
           resource: reference(),
-          ckpt: Handle.t(),
+          ckpt: handle(),
           number: non_neg_integer(),
           on_tensor: on_tensor() | nil,
           keep: boolean(),
@@ -32,7 +35,7 @@ defmodule ExTorch.Streaming.Loader do
           deferred: boolean(),
           entries: [Checkpoint.Entry.t()] | nil,
           by_index: tuple() | nil,
-          progress: Progress.t() | nil,
+          progress: progress() | nil,
           ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}],
           fed: non_neg_integer()
         }

@@ -5,7 +5,7 @@ defmodule ExTorch.Streaming.Socket do
   alias ExTorch.{Error, Options}
   alias ExTorch.Streaming.Loader
 
-  @type t :: :gen_tcp.socket() | :ssl.sslsocket() | :socket.socket()
+  @type t :: ExTorch.Streaming.socket()
 
   # Small enough to stay in the CPU cache until it is copied.
   @chunk 256 * 1024
