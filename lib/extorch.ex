@@ -281,7 +281,7 @@ defmodule ExTorch do
 
   The source is as in `ExTorch.Checkpoint.state_dict/2`. The sink is the path of a file, which is replaced atomically as
   in `save/3`; with `:max_shard_size`, or if it is a directory or ends in `.index.json`, the result is a Hugging Face
-  index with shards.
+  index with shards. With `:max_shard_size`, a path without an ending is a directory, which is created.
 
   A file is mapped, and its tensors are written from the mapping, so that memory stays bounded. With `:dtype`, one
   converted tensor is in memory at a time. Records that cannot be

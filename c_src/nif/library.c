@@ -60,16 +60,24 @@ static int upgrade(ErlNifEnv *env, void **priv_data, void **old_priv_data, ERL_N
   return open_resources(env, ERL_NIF_RT_CREATE | ERL_NIF_RT_TAKEOVER) ? 0 : 2;
 }
 
-/* No NIF runs without LibTorch: the table contains these functions, which raise ExTorch.Error if it is not loaded. */
-#define XT_NIF_GATE(name, arity, scheduler)                                                    \
-  static ERL_NIF_TERM gate_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {       \
-    return xt_torch ? xt_nif_##name(env, argc, argv) : xt_raise_error(env, &xt_torch_failure); \
+/* No NIF runs if LibTorch could not be loaded: the table contains these functions, which raise ExTorch.Error then. If
+ * loading it was deferred, the NIFs run that need core alone. */
+#define XT_NIF_GATE(name, loaded)                                                            \
+  static ERL_NIF_TERM gate_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {     \
+    return loaded ? xt_nif_##name(env, argc, argv) : xt_raise_error(env, &xt_torch_failure); \
   }
-XT_NIFS(XT_NIF_GATE)
+#define XT_CORE_GATE(name, arity, scheduler) XT_NIF_GATE(name, (xt_torch || xt_torch_deferred))
+#define XT_TORCH_GATE(name, arity, scheduler) XT_NIF_GATE(name, xt_torch)
+XT_CORE_NIFS(XT_CORE_GATE)
+XT_TORCH_NIFS(XT_TORCH_GATE)
 #undef XT_NIF_GATE
+#undef XT_CORE_GATE
+#undef XT_TORCH_GATE
 
 #define XT_NIF_ENTRY(name, arity, scheduler) {#name, arity, gate_##name, scheduler},
-static ErlNifFunc table[] = {{"native_load", 2, xt_nif_native_load, XT_DIRTY_IO}, XT_NIFS(XT_NIF_ENTRY)};
+static ErlNifFunc table[] = {{"native_load", 2, xt_nif_native_load, XT_DIRTY_IO},
+                             {"native_defer", 0, xt_nif_native_defer, XT_NORMAL},
+                             XT_NIFS(XT_NIF_ENTRY)};
 #undef XT_NIF_ENTRY
 
 ERL_NIF_INIT(Elixir.ExTorch.Native, table, load, NULL, upgrade, NULL)

@@ -12,6 +12,7 @@
 
 const xt_torch_api *xt_torch;
 xt_error xt_torch_failure = {.status = XT_STATUS_not_loaded, .offset = -1, .message = "LibTorch is not loaded"};
+bool xt_torch_deferred;
 
 static void count_tensors(int delta) { atomic_fetch_add(&xt_memory_live.tensors, delta); }
 
@@ -81,7 +82,8 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
 
 /* native_load(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
- * Called once while the module is loaded, before any other NIF can be called. 0 threads means LibTorch's default. */
+ * Called once, while the module is loaded, before any other NIF can be called, or after native_defer by the only
+ * process that calls NIFs. 0 threads means LibTorch's default. */
 ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[XT_PATH_SIZE];
   int threads;
@@ -94,6 +96,15 @@ ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   if (status != XT_STATUS_ok) return xt_make_error(env, &xt_torch_failure);
   if (threads) xt_torch->set_num_threads(threads);
   return xt_make_ok(env, loaded_libtorchs(env).paths);
+}
+
+/* native_defer() :: :ok
+ *
+ * Called instead of native_load, or before it: until then, only the NIFs run that need core alone. */
+ERL_NIF_TERM xt_nif_native_defer(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)env, (void)argc, (void)argv;
+  xt_torch_deferred = true;
+  return xt_am_ok;
 }
 
 /* info() :: {version, threads} */

@@ -14,6 +14,9 @@ extern const xt_torch_api *xt_torch;
 /* Why it could not be loaded, if xt_torch is NULL. */
 extern xt_error xt_torch_failure;
 
+/* LibTorch may be loaded later. What needs core alone runs meanwhile. */
+extern bool xt_torch_deferred;
+
 /* One atomic word holds the state of the handle, so that release/1 can run concurrently with any number of calls:
  *
  *   state = 2 × (calls that use the handle) + (1 if released)

@@ -15,7 +15,7 @@ defmodule ExTorch.CLI do
   """
 
   alias ExTorch.CLI.{Convert, Diff, Info, JSON, Report, Show, Verify}
-  alias ExTorch.Error
+  alias ExTorch.{Error, Native}
 
   @commands [
     {"info", Info},
@@ -35,6 +35,9 @@ defmodule ExTorch.CLI do
   @callback usage() :: String.t()
   @doc false
   @callback switches() :: keyword()
+  # Whether it needs LibTorch whatever the file is. Loading it takes longer than opening a file.
+  @doc false
+  @callback libtorch?() :: boolean()
   @doc false
   @callback run([String.t()], map()) :: {status(), iodata()} | {:error, Error.t()} | :usage
 
@@ -45,6 +48,7 @@ defmodule ExTorch.CLI do
   """
   @spec main([String.t()]) :: no_return()
   def main(args) do
+    defer_libtorch(List.first(args))
     ExTorch.CLI.Escript.prepare()
     System.halt(run(args))
   end
@@ -67,6 +71,18 @@ defmodule ExTorch.CLI do
 
   def run([]), do: wrong(usage())
   def run(other), do: ExTorch.Options.expected!("the words of the command line in a list", other)
+
+  # Before the native library is loaded: a command that does not need LibTorch does not wait for it.
+  @doc false
+  @spec defer_libtorch(String.t() | nil) :: :ok
+  def defer_libtorch(name) do
+    {_, command} = List.keyfind(@commands, name, 0, {name, nil})
+    defer? = command == nil or not command.libtorch?()
+
+    if defer? and not :erlang.module_loaded(Native),
+      do: Application.put_env(:extorch, :defer_libtorch, true, persistent: true),
+      else: :ok
+  end
 
   @doc false
   @spec commands() :: [{String.t(), module()}]
@@ -92,10 +108,21 @@ defmodule ExTorch.CLI do
     else
       options = Enum.group_by(opts, &elem(&1, 0), &elem(&1, 1))
       options = Map.new(options, fn {key, values} -> {key, several(command, key, values)} end)
-      answer(command.run(args, defaults(options)), name, command)
+      answer(execute(command, args, defaults(options)), name, command)
     end
+  end
+
+  # With LibTorch, if it was not loaded and turns out to be needed.
+  defp execute(command, args, options) do
+    with {:error, %Error{reason: :not_loaded} = error} <- attempt(command, args, options),
+         :ok <- if(Native.defer?(), do: Native.load_libtorch(), else: {:error, error}),
+         do: attempt(command, args, options)
+  end
+
+  defp attempt(command, args, options) do
+    command.run(args, options)
   rescue
-    error in Error -> unreadable(error)
+    error in Error -> {:error, error}
   end
 
   defp several(command, key, values),

@@ -74,10 +74,12 @@ defmodule ExTorch.Convert do
 
   # ---- Where to ----
 
-  # Shards are written if there is a maximum size, and to indexes and directories.
+  # Shards are written if there is a maximum size, and to indexes and directories. A directory has no ending.
   defp target(sink, options) do
     with {:ok, sink} <- Saver.check_path(sink) do
-      directory? = ShardIndex.directory?(sink)
+      directory? =
+        ShardIndex.directory?(sink) or
+          (options.max_shard_size != nil and Path.extname(sink) == "" and not File.exists?(sink))
 
       if options.max_shard_size || directory? || String.ends_with?(sink, ShardIndex.suffix()),
         do: sharded(sink, directory?, options),
@@ -98,7 +100,8 @@ defmodule ExTorch.Convert do
          :ok <- check_shard_format(format, options.format) do
       size = options.max_shard_size || "5GB"
       opts = [overwrite: true, metadata: options.metadata, max_shard_size: size]
-      {:ok, %{path: path, format: format, shards: Store.Sharded.new(path, opts).options}}
+      shards = Store.Sharded.new(path, opts).options
+      {:ok, %{path: path, format: format, shards: shards, directory?: directory?}}
     end
   end
 
@@ -237,6 +240,8 @@ defmodule ExTorch.Convert do
 
   defp write(%Python.Dict{pairs: pairs}, target, parts, options) do
     store = Map.merge(target.shards, Map.new(writing(options)))
+    # If it cannot be created, the error of the first file says so.
+    if target.directory?, do: File.mkdir(Path.dirname(target.path))
     ShardWriter.write(target.path, pairs, %{store | metadata: metadata(parts, options)})
   end
 

@@ -28,16 +28,14 @@ defmodule ExTorch.Native do
   # module that refused it would be gone once its old code is purged.
   @doc false
   def load do
-    # An escript sets :priv_dir (ExTorch.CLI.Escript).
-    dir = Application.get_env(:extorch, :priv_dir) || priv_dir(:code.priv_dir(:extorch))
-    threads = Application.get_env(:extorch, :num_threads, 0)
+    dir = priv_dir()
     digest = digest(dir)
     running = :persistent_term.get(@digest_key, digest)
     if running != digest, do: Logger.warning("ExTorch: #{@changed}")
 
     with :ok <- :erlang.load_nif(String.to_charlist(Path.join(dir, "extorch")), 0),
          :persistent_term.put(@digest_key, running),
-         {:ok, libraries, 0} <- native_load(Path.join(dir, "extorch_torch.so"), threads) do
+         {:ok, libraries, 0} <- if(defer?(), do: defer(), else: open_libtorch()) do
       :persistent_term.erase(@reason_key)
       memory_set_budget(ExTorch.Config.budget())
       memory_set_background(ExTorch.Config.background())
@@ -52,6 +50,26 @@ defmodule ExTorch.Native do
       {:error, {_, text}} ->
         :persistent_term.put(@reason_key, not_loaded_message(text))
     end
+  end
+
+  # Loading LibTorch takes longer than opening a checkpoint, which does not need it. ExTorch.CLI sets :defer_libtorch, and
+  # calls load_libtorch/0 if something has returned :not_loaded.
+  @doc false
+  @spec defer?() :: boolean()
+  def defer?, do: Application.get_env(:extorch, :defer_libtorch, false)
+
+  defp defer do
+    :ok = native_defer()
+    {:ok, [], 0}
+  end
+
+  @doc false
+  @spec load_libtorch() :: :ok | {:error, ExTorch.Error.t()}
+  def load_libtorch, do: with({:ok, _libraries, 0} <- open_libtorch(), do: :ok)
+
+  defp open_libtorch do
+    threads = Application.get_env(:extorch, :num_threads, 0)
+    native_load(Path.join(priv_dir(), "extorch_torch.so"), threads)
   end
 
   defp not_loaded_message(text) do
@@ -82,13 +100,17 @@ defmodule ExTorch.Native do
     ExTorch.Error.new(:not_loaded, reason)
   end
 
+  # An escript sets :priv_dir (ExTorch.CLI.Escript).
+  defp priv_dir,
+    do: Application.get_env(:extorch, :priv_dir) || priv_dir(:code.priv_dir(:extorch))
+
   # If extorch is not in the code path as an application (`elixir -pa`), priv is in the parent directory of ebin.
   defp priv_dir({:error, :bad_name}),
     do: Path.join(Path.dirname(Path.dirname(:code.which(__MODULE__))), "priv")
 
   defp priv_dir(dir), do: List.to_string(dir)
 
-  defp warn_about_several([_one]), do: :ok
+  defp warn_about_several(libraries) when length(libraries) < 2, do: :ok
 
   defp warn_about_several(libraries) do
     Logger.warning(
@@ -100,6 +122,7 @@ defmodule ExTorch.Native do
   end
 
   nif native_load(path :: String.t(), threads :: non_neg_integer()) :: result([String.t()])
+  nif native_defer() :: :ok
   nif info() :: {String.t(), pos_integer()}
   nif manual_seed(seed :: non_neg_integer()) :: :ok
   nif dtype_supported(dtype :: atom()) :: boolean()

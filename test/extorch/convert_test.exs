@@ -302,6 +302,8 @@ defmodule ExTorch.ConvertTest do
     for {sink, opts, stem} <- [
           {folder, [max_shard_size: 100], "out/model.safetensors"},
           {folder, [max_shard_size: 100, format: :zip], "out/pytorch_model.bin"},
+          {Path.join(dir, "new"), [max_shard_size: 100], "new/model.safetensors"},
+          {Path.join(dir, "zip"), [max_shard_size: 100, format: :zip], "zip/pytorch_model.bin"},
           {Path.join(dir, "x.safetensors"), [max_shard_size: "100"], "x.safetensors"},
           {Path.join(dir, "y.bin.index.json"), [], "y.bin"}
         ] do
@@ -328,6 +330,9 @@ defmodule ExTorch.ConvertTest do
     # of all shards, and once; there are more calls if it takes long
     assert_received {720, 720}
     refute_received {720, 720}
+
+    assert {:error, %Error{reason: :not_found}} =
+             ExTorch.convert(pt, Path.join(dir, "no/such/folder"), max_shard_size: 100)
 
     assert {:error, %Error{reason: :bad_argument}} =
              ExTorch.convert(pt, Path.join(dir, "x.safetensors"),

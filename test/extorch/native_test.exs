@@ -1,7 +1,7 @@
 defmodule ExTorch.NativeTest do
   use ExTorch.Case
 
-  @stubs Native.__info__(:functions) -- [load: 0, status: 0]
+  @stubs Native.__info__(:functions) -- [load: 0, load_libtorch: 0, defer?: 0, status: 0]
 
   test "the table in C and the stubs in Elixir list the same NIFs" do
     table =
@@ -59,10 +59,15 @@ defmodule ExTorch.NativeTest do
   defp native_names(body) do
     remote =
       for {{:., _, [{:__aliases__, _, aliases}, name]}, _, _} <- subtrees(body),
-          List.last(aliases) in [:Native, :Call] and name not in [:result, :style, :status],
+          List.last(aliases) in [:Native, :Call] and
+            name not in [:result, :style, :status, :defer?, :load_libtorch],
           do: to_string(name)
 
-    local = for {:native_load, _, [_, _]} <- subtrees(body), do: "native_load"
+    local =
+      for {name, _, args} when name in [:native_load, :native_defer] and is_list(args) <-
+            subtrees(body),
+          do: to_string(name)
+
     Enum.uniq(remote ++ local)
   end
 

@@ -14,6 +14,7 @@ defmodule ExTorch.CLI.Convert do
 
     Converts a checkpoint. The ending of TARGET determines the format: .safetensors, or .pt, .pth, .bin and others for
     the format of torch.save. A directory, or a path that ends in .index.json, gets shards. TARGET is replaced atomically.
+    With --max-shard-size, a path without an ending is a directory, which is created.
 
       --format FORMAT          zip, legacy, streaming or safetensors
       --dtype DTYPE            convert floats to float16, bfloat16, float32 …
@@ -38,6 +39,9 @@ defmodule ExTorch.CLI.Convert do
       extorch convert model.bin out.pt --rename '^bert\\\\.=' --only 'bert.encoder.*'
     """
   end
+
+  @impl true
+  def libtorch?, do: true
 
   @impl true
   def switches do

@@ -37,6 +37,9 @@ defmodule ExTorch.CLI.Diff do
   end
 
   @impl true
+  def libtorch?, do: true
+
+  @impl true
   def switches do
     [
       rtol: :float,

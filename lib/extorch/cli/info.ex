@@ -37,6 +37,9 @@ defmodule ExTorch.CLI.Info do
   end
 
   @impl true
+  def libtorch?, do: false
+
+  @impl true
   def switches do
     [
       table: :boolean,

@@ -35,6 +35,9 @@ defmodule ExTorch.CLI.Report do
   end
 
   @impl true
+  def libtorch?, do: true
+
+  @impl true
   def switches, do: [output: :string, stats: :string, verify: :boolean]
 
   @impl true

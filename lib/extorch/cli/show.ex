@@ -35,6 +35,9 @@ defmodule ExTorch.CLI.Show do
   end
 
   @impl true
+  def libtorch?, do: true
+
+  @impl true
   def switches, do: [values: :integer, bins: :integer]
 
   @impl true

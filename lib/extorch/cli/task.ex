@@ -4,7 +4,10 @@ defmodule ExTorch.CLI.Task do
 
   @spec run(String.t(), [String.t()]) :: :ok
   def run(name, args) do
-    Mix.Task.run("app.start")
+    # Without starting the application of the project, which may take long, or print.
+    Mix.Task.run("app.config")
+    ExTorch.CLI.defer_libtorch(name)
+    {:ok, _} = Application.ensure_all_started(:extorch)
 
     case ExTorch.CLI.run([name | args]) do
       0 -> :ok

@@ -36,6 +36,9 @@ defmodule ExTorch.CLI.Verify do
   end
 
   @impl true
+  def libtorch?, do: true
+
+  @impl true
   def switches, do: [allow_nan: :boolean, allow_unsafe: :boolean]
 
   @impl true
