@@ -28,8 +28,10 @@ defmodule ExTorch.Source do
 
   The callbacks run in the process that calls ExTorch. Opening a checkpoint reads the end of the file, the zip directory
   and the pickle. Reading a tensor reads only its own bytes, and the tensor shares the memory of the binary that
-  `c:read_at/3` returned. A whole load reads each byte once, in file order and in ranges of about 8 MiB (compressed
-  storages are read at once): neighboring small tensors with one call, large ones piece by piece into their own memory.
+  `c:read_at/3` returned. A whole load reads each byte once, in file order: neighboring small tensors with one call,
+  storages up to 32 MiB and compressed ones with one call each, larger ones in ranges of about 8 MiB into their own memory.
+  Memory that a tensor shares with a binary is read-only: operators that would write to it raise `:frozen`
+  (`ExTorch.Tensor.clone/1` makes a copy).
   """
 
   alias ExTorch.Checkpoint.SourceReader

@@ -38,7 +38,7 @@ defmodule ExTorch.Source.HTTP do
 
   ## Memory
 
-  A load needs the memory of its tensors, `:ahead` bytes for what is received ahead (32 MiB by default), and what the VM
+  A load needs the memory of its tensors, `:ahead` bytes for what is received ahead (48 MiB by default), and what the VM
   keeps of freed binaries: about 130 MiB in all were measured.
   """
   @behaviour ExTorch.Source
@@ -57,7 +57,7 @@ defmodule ExTorch.Source.HTTP do
     timeout: 30_000,
     connect_timeout: 10_000,
     connections: 4,
-    ahead: 32 * 1024 * 1024,
+    ahead: 48 * 1024 * 1024,
     ssl: [],
     client: nil,
     cache: nil,
@@ -91,10 +91,10 @@ defmodule ExTorch.Source.HTTP do
       and sent as `authorization: Bearer …`.
     * `:retries` - how often a request is repeated. Defaults to 4.
     * `:timeout` - how long the server may take for the next bytes, in milliseconds. Defaults to 30,000. Bodies are
-      received in steps of 16 KiB to 8 MiB, depending on the speed; each step must be complete within this time.
+      received in steps of 16 KiB to 33 MiB, depending on the speed; each step must be complete within this time.
     * `:connect_timeout` - in milliseconds. Defaults to 10,000.
     * `:connections` - how many requests a process may have at the same time. Defaults to 4.
-    * `:ahead` - how many bytes may be received ahead of the reader. Defaults to 32 MiB.
+    * `:ahead` - how many bytes may be received ahead of the reader. Defaults to 48 MiB.
     * `:ssl` - options of `:ssl.connect/3`, such as `cacertfile: path`.
     * `:cache` - a directory that keeps what was read, in blocks of 1 MiB, for all processes and nodes of the machine.
       Only files with an ETag or a date are cached. The directory may be removed at any time.

@@ -114,23 +114,25 @@ static void a_load_that_gets_wrong_bytes_fails(void) {
   free(damaged);
 }
 
-/* A storage of more than 8 MiB is read in pieces, and its ranges are announced. */
+/* A storage of more than 32 MiB is read in pieces, a smaller one at once, and the ranges are announced. */
 static void a_large_storage_is_read_in_pieces(void) {
-  enum { HUGE = (20 << 20) + 12 };
+  enum { HUGE = (36 << 20) + 12, WHOLE = 9 << 20 };
   zip_builder zip = {0};
   xt_pickler p;
   sample s;
   xt_batch_load load;
   xt_need need, ahead[8];
-  bool wanted[2] = {true, true};
+  bool wanted[3] = {true, true, true};
   uint8_t *data = malloc(HUGE);
-  const sample_view two[] = {{"x", "x", bytes_class, HUGE, 0, 1, {HUGE}, {1}},
-                             {"s", "s", bytes_class, 16, 0, 1, {16}, {1}}};
+  const sample_view three[] = {{"x", "x", bytes_class, HUGE, 0, 1, {HUGE}, {1}},
+                               {"s", "s", bytes_class, 16, 0, 1, {16}, {1}},
+                               {"w", "w", bytes_class, WHOLE, 0, 1, {WHOLE}, {1}}};
   for (size_t i = 0; i < HUGE; i++) data[i] = (uint8_t)(i * 31 >> 3);
-  put_views(&p, two, 2);
+  put_views(&p, three, 3);
   zip_add(&zip, "a/data.pkl", p.out.data, p.out.size);
   zip_add(&zip, "a/data/x", data, HUGE);
   zip_add(&zip, "a/data/s", "0123456789abcdef", 16);
+  zip_add(&zip, "a/data/w", data, WHOLE);
   zip_finish(&zip);
   CHECK(sample_open(&s, zip.out.data, zip.out.size) == XT_STATUS_ok);
   xt_record_reader reader = {.checkpoint = &s.checkpoint, .verify = true};
@@ -139,7 +141,7 @@ static void a_large_storage_is_read_in_pieces(void) {
     CHECK(xt_batch_load_ahead(&load, ahead, 8) == 0); /* before the first need */
     size_t needs = 0, predicted = 0, listed = 0;
     while (xt_batch_load_need(&load, &need, &s.error) == XT_STATUS_ok && need.size) {
-      CHECK(need.size <= (8 << 20) + (1 << 18) && need.offset + need.size <= zip.out.size);
+      CHECK(need.size <= (9 << 20) + 256 && need.offset + need.size <= zip.out.size);
       for (size_t i = 0; i < listed; i++)
         if (ahead[i].offset == need.offset && ahead[i].size >= need.size) predicted++;
       listed = xt_batch_load_ahead(&load, ahead, 8);
@@ -151,8 +153,9 @@ static void a_large_storage_is_read_in_pieces(void) {
       xt_region_drop(region);
       needs++;
     }
-    CHECK(needs == 4 && predicted == 3 && load.done == load.total);
+    CHECK(needs == 7 && predicted == 6 && load.done == load.total);
     CHECK(!memcmp(load.regions[0]->data, data, HUGE) && !memcmp(load.regions[1]->data, "0123456789abcdef", 16));
+    CHECK(!memcmp(load.regions[2]->data, data, WHOLE));
     CHECK(xt_batch_load_ahead(&load, ahead, 8) == 0);
     xt_batch_load_free(&load);
   }

@@ -12,7 +12,7 @@ defmodule ExTorch.Source.HTTP.Connection do
   @max_line 16 * 1024
   @max_head 64 * 1024
   @min_step 256 * 1024
-  @max_step 16 * 1024 * 1024
+  @max_step 33 * 1024 * 1024
   @fast_ms 250
   @slow_ms 5_000
 

@@ -15,7 +15,9 @@ defmodule ExTorch.Source.HTTP.Fetcher do
   alias ExTorch.Source.HTTP
   alias ExTorch.Source.HTTP.Request
 
-  # A piece may be larger by the slack, rather than leave a small rest.
+  # A range up to the first size is read with one request: what is received need not be copied. Larger ones are read in
+  # pieces. Both may be larger by the slack, rather than leave a small rest.
+  @whole 32 * 1024 * 1024
   @piece 8 * 1024 * 1024
   @slack 256 * 1024
   @idle_ms 10_000
@@ -42,10 +44,11 @@ defmodule ExTorch.Source.HTTP.Fetcher do
     )
   end
 
-  defp pieces(offset, length) when length <= @piece + @slack, do: [{offset, length}]
+  defp pieces(offset, length) when length <= @whole + @slack, do: [{offset, length}]
+  defp pieces(offset, length), do: split(offset, length)
 
-  defp pieces(offset, length),
-    do: [{offset, @piece} | pieces(offset + @piece, length - @piece)]
+  defp split(offset, length) when length <= @piece + @slack, do: [{offset, length}]
+  defp split(offset, length), do: [{offset, @piece} | split(offset + @piece, length - @piece)]
 
   defp call(message, tries \\ 2) do
     GenServer.call(pid(), message, :infinity)

@@ -8,6 +8,9 @@ defmodule ExTorch.Source.Remote.Reader do
   alias ExTorch.Error
   alias ExTorch.Source.Remote
 
+  # A range up to the first size is read with one request: what is received need not be copied. Larger ones are read in
+  # pieces. Both may be larger by the slack, rather than leave a small rest.
+  @whole 32 * 1024 * 1024
   @piece 8 * 1024 * 1024
   @slack 256 * 1024
   @idle_ms 60_000
@@ -173,8 +176,11 @@ defmodule ExTorch.Source.Remote.Reader do
 
   defp key(source), do: {__MODULE__, source.id}
 
-  defp pieces(offset, length) when length <= @piece + @slack, do: [{offset, length}]
-  defp pieces(offset, length), do: [{offset, @piece} | pieces(offset + @piece, length - @piece)]
+  defp pieces(offset, length) when length <= @whole + @slack, do: [{offset, length}]
+  defp pieces(offset, length), do: split(offset, length)
+
+  defp split(offset, length) when length <= @piece + @slack, do: [{offset, length}]
+  defp split(offset, length), do: [{offset, @piece} | split(offset + @piece, length - @piece)]
 
   # ---- Starting ----
 
