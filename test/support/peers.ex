@@ -13,6 +13,7 @@ defmodule ExTorch.Test.Peers do
 
       true ->
         System.cmd("epmd", ["-daemon"])
+        wait_for_epmd(500)
         name = :"extorch#{System.os_time(:nanosecond)}@127.0.0.1"
 
         with {:ok, _} <- Node.start(name, :longnames) do
@@ -24,6 +25,16 @@ defmodule ExTorch.Test.Peers do
         else
           _ -> false
         end
+    end
+  end
+
+  # The daemon listens a moment after the command has returned.
+  defp wait_for_epmd(tries) do
+    {_, status} = System.cmd("epmd", ["-names"], stderr_to_stdout: true)
+
+    if status != 0 and tries > 0 do
+      Process.sleep(20)
+      wait_for_epmd(tries - 1)
     end
   end
 
