@@ -7,11 +7,40 @@
 
 enum { BRIEF_BYTES = 16 << 10, BRIEF_PERCENT = 2 };
 
-/* Whether the tensor can be read in microseconds: a small one, in memory that is not a mapped file. */
-static bool is_brief(const xt_checkpoint_handle *handle, const xt_tensor_desc *t, bool verify) {
+/* The bytes of a small tensor and of its header in the file. */
+typedef struct {
+  uint8_t bytes[BRIEF_BYTES + 1024];
+  xt_region regions[XT_MAX_RANGES];
+  xt_piece pieces[XT_MAX_RANGES];
+} brief_file;
+
+/* Reads what the page cache has of a tensor, without waiting for the disk, and lets the reader copy it from there. */
+static bool read_cached(xt_record_reader *reader, const xt_tensor_desc *t, brief_file *file) {
+  xt_range ranges[XT_MAX_RANGES];
+  size_t count = xt_record_reader_ranges(reader, t, ranges), used = 0;
+  for (size_t i = 0; i < count; i++) {
+    uint8_t *to = file->bytes + used;
+    if (ranges[i].size > sizeof file->bytes - used ||
+        !xt_file_read_cached(reader->file, ranges[i].offset, to, ranges[i].size))
+      return false;
+    file->regions[i] = (xt_region){.data = to, .size = ranges[i].size};
+    file->pieces[i] = (xt_piece){ranges[i].offset, &file->regions[i]};
+    used += ranges[i].size;
+  }
+  reader->pieces = file->pieces;
+  reader->piece_count = count;
+  reader->copies = true;
+  return true;
+}
+
+/* Whether the tensor can be read in microseconds: a small one, in memory or cached, but not in a mapped file. */
+static bool is_brief(const xt_checkpoint_handle *handle, const xt_tensor_desc *t, xt_record_reader *reader,
+                     brief_file *file) {
   const xt_checkpoint *c = &handle->checkpoint;
-  return handle->memory && !handle->mapped && !c->unpacked && !verify && xt_materialize_is_plain(c, t) &&
-         c->records[t->storage]->method == XT_RECORD_STORED && xt_tensor_desc_bytes(t) <= BRIEF_BYTES;
+  if (handle->mapped || c->unpacked || reader->verify || !xt_materialize_is_plain(c, t) ||
+      c->records[t->storage]->method != XT_RECORD_STORED || xt_tensor_desc_bytes(t) > BRIEF_BYTES)
+    return false;
+  return handle->memory || read_cached(reader, t, file);
 }
 
 /* Sets *entry to the entry's index, or *others to the entries with the name if there is not exactly one. Returns false
@@ -41,10 +70,11 @@ static ERL_NIF_TERM tensor(ErlNifEnv *env, xt_checkpoint_resource *resource, con
   if (others) return xt_make_ok(env, others);
   const xt_tensor_desc *t = c->index.entries[entry].tensor;
   bool on_dirty = enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER;
-  if (!on_dirty && !is_brief(handle, t, verify))
+  xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, verify);
+  brief_file file;
+  if (!on_dirty && !is_brief(handle, t, &reader, &file))
     return enif_schedule_nif(env, "checkpoint_tensor", XT_DIRTY_IO, xt_nif_checkpoint_tensor, 3, argv);
   if (!on_dirty) enif_consume_timeslice(env, BRIEF_PERCENT);
-  xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, verify);
   xt_status status = xt_materialize_supported(&(xt_storage_origin){c, &reader, NULL}, t, &tensor, &error);
   bool created = status == XT_STATUS_ok;
   status = xt_checkpoint_check_file(handle, status, &error);

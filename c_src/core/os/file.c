@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { MAX_READ = 1 << 30 }; /* macOS refuses to read 2 GiB or more at once */
@@ -62,6 +63,16 @@ xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t si
     at += got, size -= (size_t)got, offset += (uint64_t)got;
   }
   return XT_STATUS_ok;
+}
+
+bool xt_file_read_cached(const xt_file *file, uint64_t offset, void *to, size_t size) {
+#ifdef RWF_NOWAIT
+  struct iovec bytes = {to, size};
+  return preadv2(file->fd, &bytes, 1, (off_t)offset, RWF_NOWAIT) == (ssize_t)size;
+#else
+  (void)file, (void)offset, (void)to, (void)size;
+  return false;
+#endif
 }
 
 void xt_file_close(xt_file *file) {

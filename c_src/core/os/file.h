@@ -3,6 +3,7 @@
 #ifndef XT_OS_FILE_H
 #define XT_OS_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,10 @@ typedef struct {
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);
 xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t size, xt_error *error);
+
+/* Reads bytes that the page cache has. Returns false, without waiting, if it does not have all of them or the system
+ * cannot tell. */
+bool xt_file_read_cached(const xt_file *file, uint64_t offset, void *to, size_t size);
 
 /* Checks that the file has not changed since it was opened. */
 xt_status xt_file_check(const xt_file *file, xt_error *error);

@@ -93,14 +93,29 @@ static void notices_a_file_that_changes(void) {
   xt_file_close(&file);
 }
 
+/* Not every file system can tell what is cached. */
+static void reads_all_or_nothing_of_the_cache(void) {
+  xt_error error;
+  xt_file file;
+  uint8_t bytes[SIZE] = {0};
+  write_file(SIZE);
+  CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
+  if (xt_file_read_cached(&file, 10, bytes, SIZE - 10)) CHECK(!memcmp(bytes, content + 10, SIZE - 10));
+  CHECK(!xt_file_read_cached(&file, 10, bytes, SIZE));
+  CHECK(!xt_file_read_cached(&file, SIZE, bytes, 1));
+  xt_file_close(&file);
+  CHECK(!xt_file_read_cached(&file, 0, bytes, 1));
+}
+
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   snprintf(directory, sizeof directory, "%s", argv[1]);
   snprintf(path, sizeof path, "%.4000s/file_test.bin", directory);
   for (int i = 0; i < SIZE; i++) content[i] = (uint8_t)(i * 7 + i / 256);
   write_file(SIZE);
-  int status = RUN_TESTS("file", refuses_what_is_not_a_regular_file, every_failing_call_is_an_error,
-                         continues_short_and_interrupted_reads, notices_a_file_that_changes);
+  int status =
+      RUN_TESTS("file", refuses_what_is_not_a_regular_file, every_failing_call_is_an_error,
+                continues_short_and_interrupted_reads, notices_a_file_that_changes, reads_all_or_nothing_of_the_cache);
   unlink(path);
   return status;
 }
