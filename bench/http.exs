@@ -1,6 +1,7 @@
 # How fast does a checkpoint of 2 GB arrive from a web server, compared with curl, and what does it cost?
 #
-# nginx serves the file on the loopback interface. curl discards what it receives. Each load runs in a fresh VM.
+# nginx serves the file on the loopback interface. curl discards what it receives; a loop in C with two connections keeps
+# it, in new memory, as a load does. Each load runs in a fresh VM.
 Code.require_file("support/data.exs", __DIR__)
 Code.require_file("support/measure.exs", __DIR__)
 Code.require_file("../test/support/nginx.ex", __DIR__)
@@ -24,6 +25,16 @@ curl = fn ->
   size / speed * 1000
 end
 
+limits = Measure.limits(dir)
+receive_program = Measure.compile(dir, "receive")
+touch = fn -> {_, 0} = System.cmd(limits, Measure.touch_memory()) end
+
+loop = fn ->
+  args = [server.port, "/llm.pt", size, 2] |> Enum.map(&to_string/1)
+  {ms, 0} = System.cmd(receive_program, args)
+  ms |> String.trim() |> String.to_float()
+end
+
 load_code =
   Measure.memory_code() <>
     """
@@ -39,16 +50,29 @@ load_code =
 runs =
   for _ <- 1..5 do
     curl_ms = curl.()
+    touch.()
+    loop_ms = loop.()
+    touch.()
     [ms, bytes] = Measure.elixir(load_code, [url])
-    {curl_ms, String.to_float(ms), String.to_integer(bytes)}
+    %{curl: curl_ms, loop: loop_ms, load: String.to_float(ms), peak: String.to_integer(bytes)}
   end
 
-{curls, loads, peaks} =
-  {Enum.map(runs, &elem(&1, 0)), Enum.map(runs, &elem(&1, 1)), Enum.map(runs, &elem(&1, 2))}
+[curls, loops, loads, peaks] =
+  for key <- [:curl, :loop, :load, :peak], do: Enum.map(runs, &Map.fetch!(&1, key))
+
+speed = fn other, label ->
+  "#{Measure.ratio(Measure.median(other), Measure.median(loads))} of the speed of #{label}"
+end
 
 Measure.print_runs("curl, #{div(size, 1_000_000)} MB", curls)
-ratio = Measure.ratio(Measure.median(curls), Measure.median(loads))
-Measure.print_runs("ExTorch.load", loads, "#{ratio} of the speed of curl")
+Measure.print_runs("a loop in C that keeps it", loops)
+
+Measure.print_runs(
+  "ExTorch.load",
+  loads,
+  "#{speed.(curls, "curl")}, #{speed.(loops, "the loop")}"
+)
+
 IO.puts("peak memory beyond the file's size: #{div(Enum.max(peaks) - size, 1024 * 1024)} MiB")
 
 Nginx.clear_log(server)

@@ -119,10 +119,13 @@ defmodule Bench.Measure do
   end
 
   @doc "Compiles limits.c into the directory. Returns the path of the program."
-  def limits(dir) do
-    program = Path.join(dir, "limits")
-    source = Path.join(__DIR__, "limits.c")
-    {_, 0} = System.cmd(System.get_env("CC", "cc"), ["-O2", "-o", program, source])
+  def limits(dir), do: compile(dir, "limits")
+
+  @doc "Compiles a program of this folder into the directory. Returns its path."
+  def compile(dir, name) do
+    program = Path.join(dir, name)
+    source = Path.join(__DIR__, "#{name}.c")
+    {_, 0} = System.cmd(System.get_env("CC", "cc"), ["-O2", "-pthread", "-o", program, source])
     program
   end
 

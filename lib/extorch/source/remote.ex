@@ -21,7 +21,7 @@ defmodule ExTorch.Source.Remote do
   alias ExTorch.{Error, Options, Source}
   alias ExTorch.Source.Remote.Reader
 
-  @defaults [timeout: 30_000, window: 32 * 1024 * 1024]
+  @defaults [timeout: 30_000, window: 64 * 1024 * 1024]
 
   @enforce_keys [:id, :node, :path, :options]
   defstruct [:id, :node, :path, :options, :file]
@@ -44,7 +44,7 @@ defmodule ExTorch.Source.Remote do
   ## Options
 
     * `:timeout` - how long the other node may take for the next chunk, in milliseconds. Defaults to 30,000.
-    * `:window` - how many bytes may be under way. Defaults to 32 MiB.
+    * `:window` - how many bytes may be under way. Defaults to 64 MiB.
   """
   @spec new(node(), Path.t(), keyword()) :: t()
   def new(node, path, opts \\ []) do
