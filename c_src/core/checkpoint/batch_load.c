@@ -7,9 +7,10 @@
 #include "core/os/cpu.h"
 
 enum {
-  SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
-  PIECE = 4 << 20,         /* bytes of a large storage between two checks of the budget */
-  SOURCE_WHOLE = 32 << 20, /* a storage up to this size is one range that the caller reads: its tensors use these bytes */
+  SLAB = 2 << 20,  /* maximum size of a slab: small neighbors that are read and freed together */
+  PIECE = 4 << 20, /* bytes of a large storage between two checks of the budget */
+  SOURCE_WHOLE =
+      32 << 20, /* a storage up to this size is one range that the caller reads: its tensors use these bytes */
   SOURCE_PIECE = 8 << 20,  /* size of the ranges of a larger storage, whose bytes are copied */
   SOURCE_SLACK = 1 << 18,  /* a range may be larger by this, rather than leave a small rest */
   DATA_ALIGNMENT = 64,     /* of data in zip files; bytes that are read from such an offset on can be used in place */
@@ -287,8 +288,8 @@ static xt_need range_from(const xt_batch_load *l, size_t first, size_t *next) {
                : record_need(l, record);
 }
 
-/* Storages that are not compressed are read in pieces if they are larger than SOURCE_WHOLE. The pieces are contiguous: the
- * first begins at the header of the record if the offset of its data is not known yet. */
+/* Storages that are not compressed are read in pieces if they are larger than SOURCE_WHOLE. The pieces are contiguous:
+ * the first begins at the header of the record if the offset of its data is not known yet. */
 static xt_need piece_of(const xt_batch_load *l, size_t i, xt_need range) {
   const xt_record *record = record_of(l, i);
   bool whole = record->method != XT_RECORD_STORED || record->size <= SOURCE_WHOLE;
