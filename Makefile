@@ -106,6 +106,10 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	@mkdir -p $(@D)
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
 
+# The NIF compares the LibTorch that was linked with those that other libraries load.
+$(BUILD)/nif/libtorch.o: ALL_CFLAGS += '-DXT_TORCH_LIBRARY="$(realpath $(firstword $(wildcard $(TORCH_LIB)/libtorch_cpu.so $(TORCH_LIB)/libtorch_cpu.dylib)))"'
+$(BUILD)/nif/libtorch.o: $(BUILD)/cxx.flags
+
 # A second NIF library, for the tests.
 example: $(BUILD)/example_nif.so
 $(BUILD)/example_nif.so: test/support/example_nif.c c_src/include/extorch.h $(BUILD)/c.flags

@@ -26,6 +26,7 @@ defmodule ExTorch.MixProject do
       # Optional dependencies may come from ERL_LIBS instead of Hex: keep them in the code path.
       prune_code_paths: false,
       make_clean: ["clean"],
+      make_env: &make_env/0,
       # ExTorch.CLI starts the application, once the libraries are where they can be loaded from.
       escript: [main_module: ExTorch.CLI, name: "extorch", app: nil, include_priv_for: [:extorch]],
       name: "ExTorch",
@@ -43,11 +44,21 @@ defmodule ExTorch.MixProject do
       extra_applications: [:logger, crypto: :optional, public_key: :optional, ssl: :optional]
     ]
 
+  # scripts/libtorch.sh uses the LibTorch of Torchx if that is a dependency.
+  defp make_env do
+    case Mix.Project.deps_paths() do
+      %{torchx: dir} -> %{"TORCHX_DIR" => dir}
+      _ -> %{}
+    end
+  end
+
   defp deps do
     [
       {:elixir_make, "~> 0.7", runtime: false},
       {:nx, "~> 0.6", optional: true},
       {:axon, "~> 0.6", optional: true},
+      # Compiled first, because both must use the same LibTorch. ExTorch itself is developed without it.
+      {:torchx, "~> 0.6", optional: true, only: :prod},
       {:telemetry, "~> 1.0", optional: true},
       {:kino, "~> 0.12", optional: true},
       {:table, "~> 0.1.2", optional: true},

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Finds LibTorch and prints its location as make variables. Without one it prints the reason to stderr and fails.
 #
-# Looks in LIBTORCH_DIR; else in the torch package of a Python (EXTORCH_PYTHON, else python3); else in the system.
+# Looks in LIBTORCH_DIR; else in Torchx, if TORCHX_DIR is its source (mix.exs sets it if Torchx is a dependency); else in
+# the torch package of a Python (EXTORCH_PYTHON, else python3); else in the system. Torchx and ExTorch must use the same
+# LibTorch: two of them crash the VM. As Torchx does, it honors LIBTORCH_VERSION and LIBTORCH_TARGET.
 # Prints TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_ABI (libstdc++'s C++11 flag), TORCH_STD (the C++ standard that
 # its headers need), TORCH_CUDA (yes or no).
 set -euo pipefail
@@ -28,11 +30,25 @@ spec = importlib.util.find_spec("torch")
 print(spec.submodule_search_locations[0] if spec else "")' 2>/dev/null || true
 }
 
+# Torchx unpacks its LibTorch into its own directory. Its mix.exs has the version.
+torchx_torch() {
+  local version=${LIBTORCH_VERSION:-}
+  [ -n "$version" ] ||
+    version=$(sed -n 's/.*"LIBTORCH_VERSION", "\([0-9.]*\)".*/\1/p' "$TORCHX_DIR/mix.exs" 2>/dev/null | head -n 1)
+  echo "$TORCHX_DIR/cache/libtorch-$version-${LIBTORCH_TARGET:-cpu}"
+}
+
 include= lib=
 if [ -n "${LIBTORCH_DIR:-}" ]; then
   try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib" ||
+    try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib/$(uname -m)-linux-gnu" ||
     fail "LIBTORCH_DIR=$LIBTORCH_DIR does not contain LibTorch." \
       "Expected include/ATen/ATen.h, lib/libtorch_cpu.so and lib/libc10.so in it."
+elif [ -n "${TORCHX_DIR:-}" ]; then
+  torch=$(torchx_torch)
+  try "$torch/include" "$torch/lib" ||
+    fail "Torchx is a dependency, but its LibTorch is not in $torch." \
+      "Compile Torchx first: mix deps.compile torchx. Or set LIBTORCH_DIR to a LibTorch for both, and compile both again."
 else
   torch=$(python_torch)
   if [ -z "$torch" ] || ! try "$torch/include" "$torch/lib"; then

@@ -1,4 +1,4 @@
-/* Loading of the NIF library: the NIF table and the resource types. LibTorch is loaded afterwards, by native_load/2
+/* Loading of the NIF library: the NIF table and the resource types. LibTorch is loaded afterwards, by native_load/3
  * (libtorch.c). */
 #include "core/memory/reaper.h"
 #include "core/os/exit_guard.h"
@@ -75,7 +75,7 @@ XT_TORCH_NIFS(XT_TORCH_GATE)
 #undef XT_TORCH_GATE
 
 #define XT_NIF_ENTRY(name, arity, scheduler) {#name, arity, gate_##name, scheduler},
-static ErlNifFunc table[] = {{"native_load", 2, xt_nif_native_load, XT_DIRTY_IO},
+static ErlNifFunc table[] = {{"native_load", 3, xt_nif_native_load, XT_DIRTY_IO},
                              {"native_defer", 0, xt_nif_native_defer, XT_NORMAL},
                              XT_NIFS(XT_NIF_ENTRY)};
 #undef XT_NIF_ENTRY

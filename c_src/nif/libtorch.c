@@ -39,40 +39,72 @@ static const xt_torch_host host = {
     .arena_alloc = xt_arena_alloc,
 };
 
-/* The copies of LibTorch in this process: another NIF library may have loaded one. Libraries with the same name share
- * the first one that was loaded; libraries with different names are all loaded. */
+/* ---- Other LibTorchs ----
+ *
+ * Two LibTorchs in one process crash it while the second one is loaded, whichever that is: their dispatchers are unique
+ * symbols, which the loader merges. So LibTorch is loaded only if no other one is loaded, and none is expected. */
+
+/* The file that extorch_torch.so was linked with. */
+#ifndef XT_TORCH_LIBRARY
+#define XT_TORCH_LIBRARY "" /* for static analysis */
+#endif
+static const char own_library[] = XT_TORCH_LIBRARY;
+
+enum { MAX_LIBRARIES = 8 };
+
+/* The paths belong to the loader. They stay valid: LibTorch is never unloaded, because it has unique symbols. */
 typedef struct {
-  ErlNifEnv *env;
-  ERL_NIF_TERM paths;
-  const char *first;
+  const char *paths[MAX_LIBRARIES];
+  int count;
 } libraries;
 
 static void find_libtorch(void *object, const char *path) {
   static const char prefix[] = "libtorch_cpu."; /* followed by so or dylib */
   libraries *found = object;
   const char *slash = strrchr(path, '/');
-  if (strncmp(slash ? slash + 1 : path, prefix, sizeof prefix - 1)) return;
-  found->first = path;
-  found->paths = enif_make_list_cell(found->env, xt_make_text(found->env, path, strlen(path)), found->paths);
+  if (found->count == MAX_LIBRARIES || strncmp(slash ? slash + 1 : path, prefix, sizeof prefix - 1)) return;
+  found->paths[found->count++] = path;
 }
 
-static libraries loaded_libtorchs(ErlNifEnv *env) {
-  libraries found = {env, enif_make_list(env, 0), NULL};
+static libraries loaded_libtorchs(void) {
+  libraries found = {.count = 0};
   xt_libraries_each(find_libtorch, &found);
   return found;
 }
 
-static xt_status open_torch(const char *path, const char *earlier, xt_error *error) {
-  if (xt_torch) return XT_STATUS_ok; /* loaded by an earlier instance of the module */
+static ERL_NIF_TERM make_paths(ErlNifEnv *env, const libraries *found) {
+  ERL_NIF_TERM list = enif_make_list(env, 0);
+  for (int i = 0; i < found->count; i++)
+    list = enif_make_list_cell(env, xt_make_text(env, found->paths[i], strlen(found->paths[i])), list);
+  return list;
+}
+
+static xt_status another(const char *what, const char *path, xt_error *error) {
+  return xt_error_set(
+      error, XT_STATUS_not_loaded,
+      "%s LibTorch %s, but ExTorch was built with %s. Two LibTorchs in one VM crash it. Build both with "
+      "the same one: set LIBTORCH_DIR to the directory that contains its include and lib, and run mix "
+      "deps.compile extorch torchx --force",
+      what, path, own_library);
+}
+
+static xt_status check_others(const char *expected, xt_error *error) {
+  libraries loaded = loaded_libtorchs();
+  for (int i = 0; i < loaded.count; i++)
+    if (!xt_libraries_shares(own_library, loaded.paths[i]))
+      return another("another library has loaded the", loaded.paths[i], error);
+  if (*expected && !xt_libraries_shares(own_library, expected)) return another("Torchx uses the", expected, error);
+  return XT_STATUS_ok;
+}
+
+/* ---- Loading ---- */
+
+static xt_status open_torch(const char *path, xt_error *error) {
   const char *reason;
   void *library = xt_libraries_open(path, &reason);
   if (!library)
     return xt_error_set(error, XT_STATUS_not_loaded,
-                        "cannot load LibTorch: %s%s%s. Build ExTorch again: mix deps.compile extorch --force", reason,
-                        earlier ? ". Another library already loaded its own LibTorch into this VM, and both must be "
-                                  "built with the same one: "
-                                : "",
-                        earlier ? earlier : "");
+                        "cannot load LibTorch: %s. Build ExTorch again: mix deps.compile extorch --force", reason);
   xt_torch_open_fn *open;
   *(void **)&open = xt_libraries_symbol(library, XT_TORCH_SYMBOL);
   if (!open)
@@ -80,22 +112,29 @@ static xt_status open_torch(const char *path, const char *earlier, xt_error *err
   return open(&host, &xt_torch, error);
 }
 
-/* native_load(path of extorch_torch.so, threads) :: {:ok, [path of libtorch_cpu], 0} | {:error, e}
+/* native_load(path of extorch_torch.so, path of Torchx's libtorch_cpu | "", threads) ::
+ *   {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
  * Called once, while the module is loaded, before any other NIF can be called, or after native_defer by the only
  * process that calls NIFs. 0 threads means LibTorch's default. */
 ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  char path[XT_PATH_SIZE];
+  char path[XT_PATH_SIZE], expected[XT_PATH_SIZE];
   int threads;
   (void)argc;
-  if (!xt_get_path(env, argv[0], path) || !enif_get_int(env, argv[1], &threads) || threads < 0)
+  if (!xt_get_path(env, argv[0], path) || !xt_get_path(env, argv[1], expected) ||
+      !enif_get_int(env, argv[2], &threads) || threads < 0)
     return enif_make_badarg(env);
   if (!xt_exit_guard_begin_load()) return xt_make_failure(env, XT_STATUS_stopping, "the node is stopping");
-  xt_status status = open_torch(path, loaded_libtorchs(env).first, &xt_torch_failure);
+  xt_status status = XT_STATUS_ok;
+  if (!xt_torch) { /* else it was loaded by an earlier instance of the module */
+    status = check_others(expected, &xt_torch_failure);
+    if (status == XT_STATUS_ok) status = open_torch(path, &xt_torch_failure);
+  }
   xt_exit_guard_end_load();
   if (status != XT_STATUS_ok) return xt_make_error(env, &xt_torch_failure);
   if (threads) xt_torch->set_num_threads(threads);
-  return xt_make_ok(env, loaded_libtorchs(env).paths);
+  libraries loaded = loaded_libtorchs();
+  return xt_make_ok(env, make_paths(env, &loaded));
 }
 
 /* native_defer() :: :ok

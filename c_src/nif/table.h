@@ -95,7 +95,7 @@
 
 #define XT_DECLARE_NIF(name, arity, scheduler) \
   ERL_NIF_TERM xt_nif_##name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);
-XT_DECLARE_NIF(native_load, 2, XT_DIRTY_IO) /* loads LibTorch */
+XT_DECLARE_NIF(native_load, 3, XT_DIRTY_IO) /* loads LibTorch */
 XT_DECLARE_NIF(native_defer, 0, XT_NORMAL)  /* LibTorch may be loaded later */
 XT_NIFS(XT_DECLARE_NIF)
 #undef XT_DECLARE_NIF

@@ -69,7 +69,7 @@ defmodule ExTorch.Native do
 
   defp open_libtorch do
     threads = Application.get_env(:extorch, :num_threads, 0)
-    native_load(Path.join(priv_dir(), "extorch_torch.so"), threads)
+    native_load(Path.join(priv_dir(), "extorch_torch.so"), torchx_library(), threads)
   end
 
   defp not_loaded_message(text) do
@@ -110,6 +110,17 @@ defmodule ExTorch.Native do
 
   defp priv_dir(dir), do: List.to_string(dir)
 
+  # Returns the LibTorch that Torchx loads when it is used, or an empty string. Torchx is usually loaded later, and the VM
+  # would crash then. If Torchx was built with the LibTorch of the system, there is no such file.
+  defp torchx_library do
+    with dir when is_list(dir) <- :code.priv_dir(:torchx),
+         [library | _] <- Path.wildcard(Path.join(dir, "libtorch/libtorch_cpu.{so,so.*,dylib}")) do
+      library
+    else
+      _ -> ""
+    end
+  end
+
   defp warn_about_several(libraries) when length(libraries) < 2, do: :ok
 
   defp warn_about_several(libraries) do
@@ -121,7 +132,9 @@ defmodule ExTorch.Native do
     :ok
   end
 
-  nif native_load(path :: String.t(), threads :: non_neg_integer()) :: result([String.t()])
+  nif native_load(path :: String.t(), torchx :: String.t(), threads :: non_neg_integer()) ::
+        result([String.t()])
+
   nif native_defer() :: :ok
   nif info() :: {String.t(), pos_integer()}
   nif manual_seed(seed :: non_neg_integer()) :: :ok

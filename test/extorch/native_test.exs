@@ -265,5 +265,77 @@ defmodule ExTorch.NativeTest do
         assert output =~ "[error]"
       end
     end
+
+    # ---- Two LibTorchs ----
+
+    # A library that only has the name of LibTorch.
+    defp other_libtorch(dir) do
+      path = Path.join(dir, "libtorch_cpu.so")
+      File.mkdir_p!(dir)
+      {_, 0} = System.cmd("cc", ["-shared", "-o", path, "-x", "c", "/dev/null"])
+      path
+    end
+
+    @attempt """
+    try do
+      ExTorch.tensor([1])
+      IO.puts("loaded")
+    rescue
+      e in ExTorch.Error -> IO.puts("rescued \#{e.reason}: \#{e.message}")
+    end
+    """
+
+    # What another NIF library has loaded is there already when ExTorch starts, as what is preloaded is.
+    defp preloaded(library) do
+      {output, 0} =
+        System.cmd("elixir", ExTorch.Test.VM.args(@attempt, []),
+          env: [{"LD_PRELOAD", library}],
+          stderr_to_stdout: true
+        )
+
+      output
+    end
+
+    test "is not loaded beside another LibTorch", %{tmp_dir: dir} do
+      other = other_libtorch(dir)
+      output = preloaded(other)
+      assert output =~ "rescued not_loaded: another library has loaded the LibTorch #{other}, but"
+      assert output =~ ~r/ExTorch was built with \/.*libtorch_cpu.*LIBTORCH_DIR/
+    end
+
+    # EXTORCH_OTHER_LIBTORCH is the libtorch_cpu of another LibTorch than the one that ExTorch is built with.
+    test "is not loaded beside a real other LibTorch, where there is one" do
+      other = System.get_env("EXTORCH_OTHER_LIBTORCH")
+      if other, do: assert(preloaded(other) =~ "rescued not_loaded: another library has loaded")
+    end
+
+    test "is loaded before a Torchx with the same LibTorch", %{
+      tmp_dir: dir
+    } do
+      {output, 0} =
+        ExTorch.Test.VM.run("""
+        ExTorch.tensor([1])
+        ~r{/\\S+/libtorch_cpu[.]\\S+} |> Regex.run(File.read!("/proc/self/maps")) |> IO.puts()
+        """)
+
+      own = output |> String.split("\n", trim: true) |> List.last()
+      File.ln_s!(own, Path.join([torchx(dir), "priv/libtorch", Path.basename(own)]))
+      {output, 0} = ExTorch.Test.VM.run(@attempt, [], through: ["env", "ERL_LIBS=#{dir}"])
+      assert output =~ "loaded\n"
+    end
+
+    # An application with the layout of Torchx, which is not loaded yet.
+    defp torchx(dir) do
+      torchx = Path.join(dir, "torchx")
+      for sub <- ["ebin", "priv/libtorch"], do: File.mkdir_p!(Path.join(torchx, sub))
+      File.write!(Path.join(torchx, "ebin/torchx.app"), "{application, torchx, []}.")
+      torchx
+    end
+
+    test "is not loaded before a Torchx with another LibTorch", %{tmp_dir: dir} do
+      other = dir |> torchx() |> Path.join("priv/libtorch") |> other_libtorch()
+      {output, 0} = ExTorch.Test.VM.run(@attempt, [], through: ["env", "ERL_LIBS=#{dir}"])
+      assert output =~ "rescued not_loaded: Torchx uses the LibTorch #{other}, but ExTorch was"
+    end
   end
 end

@@ -2,6 +2,12 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/os/file.h"
 
 void *xt_libraries_open(const char *path, const char **reason) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -14,7 +20,6 @@ void *xt_libraries_symbol(void *library, const char *name) { return dlsym(librar
 #ifdef __APPLE__
 
 #include <mach-o/dyld.h>
-#include <stdint.h>
 
 void xt_libraries_pin(const void *address) {
   Dl_info info;
@@ -52,3 +57,42 @@ void xt_libraries_each(void (*visit)(void *context, const char *path), void *con
 }
 
 #endif
+
+/* ---- Comparison ---- */
+
+/* The beginning of a library has its headers, its build id and its symbols: copies of a library are the only files of
+ * the same size that begin alike. */
+enum { COMPARED_BYTES = 1 << 20 };
+
+static bool same_bytes(const xt_file *a, const xt_file *b) {
+  size_t size = a->size < COMPARED_BYTES ? (size_t)a->size : COMPARED_BYTES;
+  xt_error error;
+  char *bytes = a->size == b->size ? malloc(2 * size + 1) : NULL;
+  bool same = bytes && xt_file_read(a, 0, bytes, size, &error) == XT_STATUS_ok &&
+              xt_file_read(b, 0, bytes + size, size, &error) == XT_STATUS_ok && !memcmp(bytes, bytes + size, size);
+  free(bytes);
+  return same;
+}
+
+static bool is_copy(const char *a, const char *b) {
+  xt_file one = {.fd = -1}, other = {.fd = -1};
+  xt_error error;
+  bool same = xt_file_open(&one, a, &error) == XT_STATUS_ok && xt_file_open(&other, b, &error) == XT_STATUS_ok &&
+              same_bytes(&one, &other);
+  xt_file_close(&one);
+  xt_file_close(&other);
+  return same;
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+bool xt_libraries_shares(const char *linked, const char *other) {
+  struct stat a, b;
+  bool same_name = !strcmp(base_name(linked), base_name(other));
+  if (stat(linked, &a)) return same_name;
+  if (stat(other, &b)) return false;
+  return (a.st_dev == b.st_dev && a.st_ino == b.st_ino) || is_copy(linked, other);
+}

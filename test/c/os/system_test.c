@@ -1,5 +1,8 @@
 /* The small wrappers of the operating system. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "core/memory/reaper.h"
@@ -73,6 +76,32 @@ static void libraries(void) {
   xt_libraries_pin(&count);
 }
 
+/* Writes a file of two bytes more than is compared. */
+static void write_library(const char *path, char first, char last) {
+  FILE *file = fopen(path, "wb");
+  CHECK(file && fputc(first, file) == first);
+  for (int i = 0; i < 1 << 20; i++) fputc(i, file);
+  CHECK(fputc(last, file) == last && !fclose(file));
+}
+
+static void libraries_are_shared_with_copies(void) {
+  char dir[] = "/tmp/extorch_test_XXXXXX", paths[4][64];
+  const char *const names[] = {"a.so", "copy.so", "other.so", "longer.so"};
+  CHECK(mkdtemp(dir));
+  for (int i = 0; i < 4; i++) snprintf(paths[i], sizeof paths[i], "%s/%s", dir, names[i]);
+  write_library(paths[0], 1, 2), write_library(paths[1], 1, 2), write_library(paths[2], 3, 2);
+  CHECK(xt_libraries_shares(paths[0], paths[0]) && xt_libraries_shares(paths[0], paths[1]));
+  CHECK(!xt_libraries_shares(paths[0], paths[2]));
+  FILE *longer = fopen(paths[1], "ab");
+  CHECK(longer && fputc(1, longer) == 1 && !fclose(longer));
+  CHECK(!xt_libraries_shares(paths[0], paths[1]));
+  CHECK(!xt_libraries_shares(paths[0], paths[3]) && !xt_libraries_shares(paths[0], dir));
+  CHECK(xt_libraries_shares("/nonexistent/a.so", paths[0]) && !xt_libraries_shares("/nonexistent/a.so", paths[1]));
+  for (int i = 0; i < 3; i++) CHECK(!remove(paths[i]));
+  CHECK(!remove(dir));
+}
+
 int main(void) {
-  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, threads_that_cannot_start_are_reported, libraries);
+  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, threads_that_cannot_start_are_reported, libraries,
+                   libraries_are_shared_with_copies);
 }
