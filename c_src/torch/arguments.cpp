@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/layout.h"
 #include "core/base/printable.h"
 #include "torch/operators.hpp"
 #include "torch/shim.hpp"
@@ -13,8 +14,10 @@ struct NamedNumber {
   const char *text;
   int64_t number;
 };
-const NamedNumber layouts[] = {{"strided", 0}, {"sparse", 1},     {"sparse_coo", 1}, {"sparse_csr", 2},
-                               {"mkldnn", 3},  {"sparse_csc", 4}, {"sparse_bsr", 5}, {"sparse_bsc", 6}};
+#define XT_NAMED_LAYOUT(name, number, text) {text, number},
+/* Also an older name, and the layout that no file has. */
+const NamedNumber layouts[] = {XT_LAYOUTS(XT_NAMED_LAYOUT){"sparse", XT_LAYOUT_COO}, {"mkldnn", 3}};
+#undef XT_NAMED_LAYOUT
 const NamedNumber memory_formats[] = {
     {"contiguous_format", 0}, {"preserve_format", 1}, {"channels_last", 2}, {"channels_last_3d", 3}};
 const NamedNumber qschemes[] = {

@@ -131,8 +131,6 @@ void xt_frozen_remove(xt_frozen *node) {
   *node = (xt_frozen){0};
 }
 
-bool xt_frozen_overlaps(const void *data, size_t size) { return overlaps(FROZEN, data, size); }
-
 xt_writers xt_frozen_writers(const void *data, size_t size) {
   if (overlaps(LENT, data, size)) return XT_WRITERS_LENT;
   return overlaps(WRITTEN, data, size) ? XT_WRITERS_CALL : XT_WRITERS_NONE;

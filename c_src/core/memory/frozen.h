@@ -32,9 +32,6 @@ bool xt_frozen_write(xt_frozen *node, const void *data, size_t size, bool lent);
 /* Ends the freeze or the registration. Accepts a node that was never added. */
 void xt_frozen_remove(xt_frozen *node);
 
-/* Returns whether any byte of the range is frozen. */
-bool xt_frozen_overlaps(const void *data, size_t size);
-
 /* Returns who may be writing to a byte of the range. A call ends soon; memory may be lent for a long time. */
 typedef enum { XT_WRITERS_NONE, XT_WRITERS_CALL, XT_WRITERS_LENT } xt_writers;
 xt_writers xt_frozen_writers(const void *data, size_t size);
