@@ -301,8 +301,13 @@ defmodule ExTorch.HostileFiles.Calls do
     )
   end
 
-  defp read(:lazy, ckpt),
-    do: {:ok, ckpt |> Checkpoint.stream() |> Enum.reduce(0, fn _, n -> n + 1 end)}
+  # The tensors of all entries, one after another.
+  defp read(:lazy, ckpt) do
+    {:ok, {:streamed, for({_name, tensor} <- Checkpoint.stream(ckpt), do: bytes(tensor))}}
+  end
+
+  defp bytes(%ExTorch.Tensor{} = tensor), do: ExTorch.Tensor.nbytes(tensor)
+  defp bytes(_other), do: 0
 
   defp source(:path, {path, _}), do: path
   defp source(:binary, {_, bytes}), do: {:binary, bytes}

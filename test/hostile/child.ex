@@ -110,6 +110,11 @@ defmodule ExTorch.HostileFiles.Child do
   # limit.
   defp own({:data, data}, _native, _path), do: byte_size(data)
 
+  # Tensors that were used one after another wait for a garbage collection, which `collect_after` bytes cause.
+  defp own({:streamed, sizes}, _native, _path) do
+    min(Enum.sum(sizes), Enum.max(sizes, fn -> 0 end) + ExTorch.Config.collect_after())
+  end
+
   defp own(value, native, path) do
     {tensors, raw, _} = walk([value], {%{}, %{}, 0})
     logical = sum(tensors)
