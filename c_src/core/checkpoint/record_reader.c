@@ -280,6 +280,16 @@ static xt_status swap_view(const xt_record_reader *r, xt_view *view, size_t size
   return status;
 }
 
+/* Copies a view that needs less than half of its region, so that the rest is freed. */
+static xt_status trim_view(xt_view *view, uint64_t span, xt_error *error) {
+  if (span >= view->region->size / 2) return XT_STATUS_ok;
+  xt_region *whole = view->region;
+  view->region = xt_region_new(span, 0);
+  if (view->region) view->data = memcpy(view->region->data, view->data, span);
+  xt_region_drop(whole);
+  return view->region ? XT_STATUS_ok : xt_region_refused(error);
+}
+
 xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc *t, xt_view *out, xt_error *error) {
   xt_record *record = r->checkpoint->records[t->storage];
   size_t item = xt_dtype_get(t->dtype)->size;
@@ -298,8 +308,9 @@ xt_status xt_record_reader_view(const xt_record_reader *r, const xt_tensor_desc 
   }
   if (record->method == XT_RECORD_DEFLATED || r->verify) {
     status = whole_record_view(r, t, record, out, error);
-    if (status != XT_STATUS_ok || !swap) return status;
-    return swap_view(r, out, record->size, r->checkpoint->storages.list[t->storage].element, error);
+    if (status == XT_STATUS_ok && swap)
+      status = swap_view(r, out, record->size, r->checkpoint->storages.list[t->storage].element, error);
+    return status == XT_STATUS_ok ? trim_view(out, (uint64_t)l.span * item, error) : status;
   }
   status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;

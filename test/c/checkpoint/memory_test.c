@@ -175,6 +175,34 @@ static void a_large_storage_is_read_in_pieces(void) {
   free(data);
 }
 
+/* A tensor that needs little of a compressed storage does not keep all of it. */
+static void a_small_view_of_a_compressed_storage_is_a_copy(void) {
+  static const sample_view part[] = {{"x", "x", bytes_class, 5000, 200, 1, {100}, {1}}};
+  zip_builder zip = {0};
+  xt_pickler p;
+  sample s;
+  xt_view view;
+  put_views(&p, part, 1);
+  zip_add(&zip, "a/data.pkl", p.out.data, p.out.size);
+  zip_add_with(&zip, "a/data/x", bytes, 5000, ZIP_DEFLATED, 0);
+  zip_finish(&zip);
+  CHECK(sample_open(&s, zip.out.data, zip.out.size) == XT_STATUS_ok);
+  const xt_tensor_desc *t = s.checkpoint.index.entries[0].tensor;
+  xt_record_reader reader = {.checkpoint = &s.checkpoint, .memory = &s.memory};
+  int64_t live = atomic_load(&xt_memory_live.bytes);
+  CHECK(xt_record_reader_view(&reader, t, &view, &s.error) == XT_STATUS_ok);
+  CHECK(view.region->size == 100 && view.data == view.region->data && !memcmp(view.data, bytes + 200, 100));
+  CHECK(atomic_load(&xt_memory_live.bytes) < live + 5000);
+  xt_region_drop(view.region);
+  xt_memory_set_budget(live + 5000); /* for the storage, but not for the copy */
+  CHECK(xt_record_reader_view(&reader, t, &view, &s.error) == XT_STATUS_limit && !view.region);
+  xt_memory_set_budget(INT64_MAX);
+  CHECK(atomic_load(&xt_memory_live.bytes) == live);
+  sample_free(&s);
+  zip_free(&zip);
+  xt_pickler_free(&p);
+}
+
 /* A compressed storage with elements but without a byte in the file, whose header was read before. */
 static void a_storage_without_bytes_is_refused(void) {
   static const sample_view view = {"w", "w", "torch\nFloatStorage\n", 4, 0, 1, {4}, {1}};
@@ -339,6 +367,7 @@ static void a_gzip_file_that_expands_too_much(void) {
 
 int main(void) {
   return RUN_TESTS("memory of files", a_load_asks_for_its_bytes, a_load_that_gets_wrong_bytes_fails,
-                   a_large_storage_is_read_in_pieces, a_storage_without_bytes_is_refused, an_empty_storage_needs_memory,
-                   every_limit_of_memory, every_budget, nodes, a_gzip_file_that_expands_too_much);
+                   a_small_view_of_a_compressed_storage_is_a_copy, a_large_storage_is_read_in_pieces,
+                   a_storage_without_bytes_is_refused, an_empty_storage_needs_memory, every_limit_of_memory,
+                   every_budget, nodes, a_gzip_file_that_expands_too_much);
 }
