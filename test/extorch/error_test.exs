@@ -126,17 +126,4 @@ defmodule ExTorch.ErrorTest do
       assert error.message =~ ~s({:nx, )
     end
   end
-
-  test "recv from a web server answers after its first line" do
-    {:ok, listen} = :gen_tcp.listen(0, [:binary, active: false])
-    {:ok, port} = :inet.port(listen)
-    {:ok, client} = :gen_tcp.connect({127, 0, 0, 1}, port, [:binary, active: false])
-    {:ok, server} = :gen_tcp.accept(listen)
-    :ok = :gen_tcp.send(server, "HTTP/1.1 408 Request Timeout\r\n")
-
-    # the connection stays open
-    assert {:error, %{reason: :corrupt, message: message}} = ExTorch.Streaming.recv(client)
-    assert message =~ ~s(speaks HTTP: "HTTP/1.1 408 Request Timeout")
-    Enum.each([client, server, listen], &:gen_tcp.close/1)
-  end
 end

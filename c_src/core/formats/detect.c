@@ -43,6 +43,18 @@ xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, 
                       head[0], size > 1 ? head[1] : 0, size > 2 ? head[2] : 0, size > 3 ? head[3] : 0);
 }
 
+/* Safetensors has the longest signature. It begins with a length below 1 TiB, so that bytes 5 to 7 are zero. */
+bool xt_detect_no_signature(const uint8_t *head, size_t size) {
+  enum { OTHERS = 6, LENGTH = 8 };
+  bool length = true;
+  if (size < OTHERS) return false;
+  for (size_t i = 0; i < FORMAT_COUNT; i++)
+    if (formats[i]->signature && formats[i]->signature <= size && formats[i]->matches(head, size) != XT_MATCH_NO)
+      return false;
+  for (size_t i = OTHERS - 1; i < size && i < LENGTH; i++) length = length && !head[i];
+  return size >= xt_safetensors_format.signature || !length;
+}
+
 const xt_format *xt_detect_signature(const uint8_t *head, size_t size, size_t *needed) {
   *needed = 0;
   for (size_t i = 0; i < FORMAT_COUNT; i++) {

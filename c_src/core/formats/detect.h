@@ -14,6 +14,9 @@ xt_status xt_detect(const uint8_t *head, size_t size, const xt_format **format, 
  * returns NULL, and sets *needed to the number of bytes after which to try again, or to 0 if more do not help. */
 const xt_format *xt_detect_signature(const uint8_t *head, size_t size, size_t *needed);
 
+/* Returns whether no stream that begins with these bytes is recognized by its signature, whatever follows. */
+bool xt_detect_no_signature(const uint8_t *head, size_t size);
+
 /* Returns the format whose errors describe the file best, if it is in no format exactly. Returns NULL if there is none.
  */
 const xt_format *xt_detect_guess(const uint8_t *head, size_t size);

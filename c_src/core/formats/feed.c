@@ -12,6 +12,7 @@
 #include "core/formats/open.h"
 #include "core/formats/other_file.h"
 #include "core/formats/plain_pickle.h"
+#include "core/formats/tar.h"
 #include "core/memory/memory.h"
 #include "core/memory/prefault.h"
 
@@ -80,32 +81,45 @@ static xt_status detect_by_pickle(xt_push *p, xt_error *error) {
   return error->status;
 }
 
-/* Returns true if the stream begins with a whole pickle, which may be shorter than the signatures of other formats.
- * Otherwise, if it may be the beginning of one, reduces *needed to the bytes that the pickle has at least: bytes after
- * its end may belong to another save and could not be returned. */
-static bool is_whole_pickle(xt_push *p, size_t *needed) {
+/* Scans the first bytes as a pickle. Returns XT_SCAN_END for a whole one, which may be shorter than the signatures of
+ * other formats. Returns XT_SCAN_SHORT for what may be the beginning of one, and reduces *needed to the bytes that the
+ * pickle has at least: bytes after its end may belong to another save and could not be returned. */
+static xt_pickle_scan_result scan_head(xt_push *p, size_t *needed) {
   xt_pickle_scan_state scan = {0};
   const uint8_t *data = xt_push_data(p);
-  xt_pickle_scan_result result = xt_pickle_scan(data, xt_push_available(p), &scan);
+  size_t available = xt_push_available(p);
+  xt_pickle_scan_result result = xt_pickle_scan(data, available, &scan);
   if (result == XT_SCAN_SHORT && scan.at + scan.wanted < *needed) *needed = scan.at + (size_t)scan.wanted;
-  return result == XT_SCAN_END && scan.at >= xt_plain_pickle_min_size(*data);
+  if (result == XT_SCAN_END && scan.at < xt_plain_pickle_min_size(*data)) return XT_SCAN_INVALID;
+  return result == XT_SCAN_SHORT && !xt_plain_pickle_may_begin_short(data, available) ? XT_SCAN_INVALID : result;
+}
+
+/* Returns whether a stream that begins so is no checkpoint, whatever follows. A peer that speaks another protocol may
+ * never send more. Of text, the first line is awaited, which describes it; of what may be a tar file, its header. */
+static bool is_hopeless(const uint8_t *data, size_t size) {
+  if (!xt_detect_no_signature(data, size) || xt_detect_guess(data, size)) return false;
+  if (!xt_other_file_is_text(data, size)) return !xt_tar_may_begin(data, size);
+  bool multipart = size > 1 && data[0] == '-' && data[1] == '-'; /* the next line says so */
+  return !multipart && (memchr(data, '\r', size) || memchr(data, '\n', size));
 }
 
 /* The first step: detects the format by its signature, or else by its first pickle, or else by as many bytes as for a
- * file. A web server may never send as many. */
+ * file. */
 static xt_status detect_step(xt_push *p, xt_error *error) {
   const uint8_t *data = xt_push_data(p);
   size_t available = xt_push_available(p), needed, more = XT_DETECT_SIZE;
-  bool pickle = available <= XT_DETECT_SIZE && is_whole_pickle(p, &more); /* a longer one is scanned as it arrives */
+  /* a longer pickle is scanned as it arrives */
+  xt_pickle_scan_result pickle = available <= XT_DETECT_SIZE ? scan_head(p, &more) : XT_SCAN_SHORT;
+  bool whole = pickle == XT_SCAN_END;
+  if (pickle == XT_SCAN_INVALID && is_hopeless(data, available)) return detect_by_head(p, available, error);
   const xt_format *format = xt_detect_signature(data, available, &needed);
-  if (needed && !pickle) return xt_push_request(p, needed < more ? needed : more, 0);
-  if (!format && (pickle || xt_plain_pickle_may_begin(*data))) return detect_by_pickle(p, error);
+  if (needed && !whole) return xt_push_request(p, available + 1, 0);
+  if (!format && (whole || xt_plain_pickle_may_begin(*data))) return detect_by_pickle(p, error);
   if (!format) format = xt_detect_guess(data, available);
   if (format) return begin_format(p, format, error);
+  if (available >= XT_DETECT_SIZE) return detect_by_head(p, available, error);
   bool text = xt_other_file_is_text(data, available);
-  if (available < XT_DETECT_SIZE && !(text && xt_other_file_http_line(data, available)))
-    return xt_push_request(p, text && available < more ? available + 1 : more, 0);
-  return detect_by_head(p, available, error);
+  return xt_push_request(p, text && available < more ? available + 1 : more, 0);
 }
 
 /* ---- The spool ---- */

@@ -80,6 +80,7 @@ static xt_status report_text(const uint8_t *head, size_t size, xt_error *error) 
   at = skip_space(head, size, at);
   const char *start = (const char *)head + at;
   size_t left = size - at;
+  while (left && is_space((uint8_t)start[left - 1])) left--;
   if (starts_with(head + at, left, "version https://git-lfs", 23))
     return xt_error_set(error, XT_STATUS_corrupt,
                         "the file is a Git LFS pointer, not the checkpoint; run `git lfs pull` in its repository");

@@ -8,6 +8,15 @@
 
 bool xt_plain_pickle_may_begin(uint8_t first) { return first == 0x80 || (first && strchr("(]}cL", first)); }
 
+bool xt_plain_pickle_may_begin_short(const uint8_t *head, size_t size) {
+  uint8_t first = size ? head[0] : 0, next = size > 1 ? head[1] : 0;
+  if (!first || !strchr("NIJKMLFGSTUVX])}(cP", first)) return first == 0x80;
+  if (!next) return true;
+  if (first == 'S') return next == '\'' || next == '"';
+  if (first == 'I' || first == 'L') return (next >= '0' && next <= '9') || next == '-';
+  return first != 'F' || (next >= '0' && next <= '9') || strchr("-.ni", next);
+}
+
 size_t xt_plain_pickle_min_size(uint8_t first) { return xt_plain_pickle_may_begin(first) ? 3 : 4; }
 
 static bool is_name(uint8_t c) {

@@ -28,4 +28,7 @@
 
 extern const xt_format xt_tar_format;
 
+/* Returns whether these bytes, fewer than a block, may begin a tar file: with a name that is padded with NUL. */
+bool xt_tar_may_begin(const uint8_t *head, size_t size);
+
 #endif

@@ -10,7 +10,7 @@
 
 enum { MEMBERS, COUNT, STORAGE, VIEWS, TENSORS, OBJECT };
 enum { MAX_TABLE = 64 << 20 };
-enum { BLOCK = 512, AHEAD = 64 << 10 };
+enum { BLOCK = 512, NAME_SIZE = 100, AHEAD = 64 << 10 };
 enum { STORAGES_MEMBER, TENSORS_MEMBER, PICKLE_MEMBER, MEMBER_COUNT };
 
 typedef struct {
@@ -333,6 +333,14 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
 
 static xt_match matches(const uint8_t *head, size_t size) {
   return size >= BLOCK && !memcmp(head + 257, "ustar", 5) ? XT_MATCH_YES : XT_MATCH_NO;
+}
+
+bool xt_tar_may_begin(const uint8_t *head, size_t size) {
+  size_t at = 0, end = size < NAME_SIZE ? size : NAME_SIZE;
+  while (at < end && head[at] >= ' ' && head[at] < 0x7F) at++;
+  bool named = at > 0;
+  while (at < end && !head[at]) at++;
+  return named && at == end && size < BLOCK;
 }
 
 const xt_format xt_tar_format = {

@@ -255,6 +255,48 @@ defmodule ExTorch.StreamingSocketTest do
   print("same")
   """
 
+  # What peers send first that speak another protocol, and nothing else before they are answered.
+  @greetings [
+    {"HTTP/1.1 408 Request Timeout\r\n", ~s(speaks HTTP: "HTTP/1.1 408 Request Timeout")},
+    {"SSH-2.0-OpenSSH_9.2p1\r\n", ~s("SSH-2.0-OpenSSH_9.2p1")},
+    {"220 mail.example.com ESMTP\r\n", ~s("220 mail.example.com ESMTP")},
+    {"+OK ready\r\n", ~s("+OK ready")},
+    {"* OK IMAP4rev1 ready\r\n", "text"},
+    {"-ERR unknown\r\n", "text"},
+    {"RFB 003.008\n", "text"},
+    {"IRC: who are you?\n", "text"},
+    {"{\"error\": 1}\n", "JSON"},
+    # MySQL, PostgreSQL, HTTP/2, an alert of TLS, telnet
+    {<<74, 0, 0, 0, 10, "8.0.33", 0, 8, 0, 0, 0>>, "4a 00 00 00"},
+    {"E\0\0\0\x8dSFATAL\0VFATAL\0", "45 00 00 00"},
+    {<<0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 128>>, "00 00 06 04"},
+    {<<21, 3, 1, 0, 2, 2, 70>>, "15 03 01 00"},
+    {<<255, 253, 24, 255, 253, 32>>, "ff fd 18 ff"}
+  ]
+  test "a peer that speaks another protocol is recognized by its first bytes" do
+    for {greeting, words} <- @greetings do
+      {a, b} = tcp_pair()
+      :ok = :gen_tcp.send(a, greeting)
+      # the connection stays open
+      assert {:error, %{reason: :corrupt, message: message}} = Streaming.recv(b, timeout: 60_000)
+      assert message =~ words
+      Enum.each([a, b], &:gen_tcp.close/1)
+    end
+  end
+
+  test "what may become a checkpoint is waited for" do
+    tar = "test/fixtures/more/tar.pt" |> File.read!() |> binary_part(0, 1024)
+
+    for bytes <- ["PK", "\x93NUM", <<10, 0, 0, 0, 0>>, "S'ab", "I42", "F-1", "(lp0\n", tar],
+        n <- 1..min(byte_size(bytes), 1023) do
+      {:more, loader} = Streaming.feed(Streaming.loader(), binary_part(bytes, 0, n))
+      assert {:error, _} = Streaming.ended(loader)
+    end
+
+    assert {:error, %{reason: :unsupported}} = Streaming.feed(Streaming.loader(), tar)
+    assert {:done, 42, "rest"} = Streaming.feed(Streaming.loader(), "I42\n.rest")
+  end
+
   @tag :python
   test "Python → socket → Elixir → socket → Python, unchanged" do
     has =
