@@ -79,38 +79,48 @@ static xt_status get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, ba
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) { return b > INT64_MAX - a ? INT64_MAX : a + b; }
 
+/* The tensors of a storage that are loaded, and their bytes. */
+typedef struct {
+  size_t tensors;
+  uint64_t bytes;
+} usage;
+
 /* Sums up the bytes of the tensors, of all and for each storage. */
-static uint64_t sum_bytes(const batch_load *self, const xt_checkpoint *c, uint64_t *used) {
+static uint64_t sum_bytes(const batch_load *self, const xt_checkpoint *c, usage *used) {
   uint64_t total = 0;
   for (size_t i = 0; i < self->count; i++) {
     const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
     uint64_t bytes = (uint64_t)xt_tensor_desc_bytes(t);
     total = add_saturated(total, bytes);
-    if (t->storage != XT_NO_STORAGE) used[t->storage] = add_saturated(used[t->storage], bytes + 1);
+    if (t->storage != XT_NO_STORAGE) {
+      used[t->storage].tensors++;
+      used[t->storage].bytes = add_saturated(used[t->storage].bytes, bytes);
+    }
     for (uint32_t part = 0; part < t->part_count; part++)
-      if (t->more->parts[part]->storage != XT_NO_STORAGE) used[t->more->parts[part]->storage] = INT64_MAX;
+      if (t->more->parts[part]->storage != XT_NO_STORAGE) used[t->more->parts[part]->storage] = (usage){1, INT64_MAX};
   }
   return total;
 }
 
 /* Returns whether to read the storage as a whole. If only little of it is used, and `sparing`, batch_load_finish reads
- * the tensors alone. A storage that is compressed or verified is read as a whole in any case. */
-static bool is_wanted(const xt_checkpoint *c, size_t storage, uint64_t used, bool sparing) {
+ * the tensors alone. If it is compressed or verified, each of them reads the whole storage, so it must be only one. */
+static bool is_wanted(const xt_checkpoint *c, size_t storage, usage used, bool sparing, bool verify) {
   const xt_record *record = c->records[storage];
-  return used && record && (!sparing || record->method != XT_RECORD_STORED || used >= record->size / 2);
+  bool alone = used.tensors == 1 || (record && record->method == XT_RECORD_STORED && !verify);
+  return used.tensors && record && (!sparing || !alone || used.bytes >= record->size / 2);
 }
 
 static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource *resource, bool verify, bool sparing,
                        xt_error *error) {
   const xt_checkpoint *c = &resource->handle->checkpoint;
   size_t storages = c->storages.count;
-  uint64_t *used = calloc(storages + 1, sizeof *used);
+  usage *used = calloc(storages + 1, sizeof *used);
   bool *wanted = calloc(storages + 1, sizeof *wanted);
   xt_status status =
       used && wanted ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   if (status == XT_STATUS_ok) status = xt_checkpoint_check_total(resource->handle, sum_bytes(self, c, used), error);
   if (status == XT_STATUS_ok) {
-    for (size_t i = 0; i < storages; i++) wanted[i] = is_wanted(c, i, used[i], sparing && !verify);
+    for (size_t i = 0; i < storages; i++) wanted[i] = is_wanted(c, i, used[i], sparing, verify);
     xt_record_reader reader = xt_checkpoint_handle_reader(resource->handle, env, verify);
     status = xt_batch_load_begin(&self->load, &reader, wanted, error);
     xt_checkpoint_hold(resource);
