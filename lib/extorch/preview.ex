@@ -55,16 +55,15 @@ defmodule ExTorch.Preview do
   def table(%Store.ApplyResult{} = result) do
     row = fn status, name, text -> [status, Text.name(name), Text.name(text)] end
 
-    missing = fn name ->
-      if similar = result.suggestions[name], do: "the file has #{similar}", else: "-"
-    end
+    note = fn name -> Store.ApplyResult.note(result, name) || "-" end
+    guessed = Map.from_keys(result.ambiguous, "ambiguous")
 
     {[:status, :name, :note],
      Enum.map(result.errors, &row.("error", &1.name, &1.message)) ++
-       Enum.map(result.missing, &row.("missing", &1, missing.(&1))) ++
+       Enum.map(result.missing, &row.("missing", &1, note.(&1))) ++
        Enum.map(result.unused, &row.("unused", &1, "-")) ++
        Enum.map(result.skipped, &row.("skipped", &1, "-")) ++
-       Enum.map(result.applied, &row.("applied", &1, "-"))}
+       Enum.map(result.applied, &row.("applied", &1, Map.get(guessed, &1, "-")))}
   end
 
   defp values(value) do

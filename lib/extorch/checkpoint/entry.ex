@@ -45,6 +45,11 @@ defmodule ExTorch.Checkpoint.Entry do
   @spec small_integer?(term()) :: boolean()
   def small_integer?(key), do: is_integer(key) and key in -(2 ** 63)..(2 ** 63 - 1)
 
+  # Entries with the same view and a storage are the same memory.
+  @doc false
+  @spec view(t()) :: term()
+  def view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
+
   defstruct [
     :name,
     :path,

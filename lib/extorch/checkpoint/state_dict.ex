@@ -149,7 +149,7 @@ defmodule ExTorch.Checkpoint.StateDict do
       adapters: []
     }
 
-    with {:ok, pairs, _outside} <- Store.Names.plan(keys, fn -> %{} end, plan, %{}) do
+    with {:ok, pairs, _outside, _key} <- Store.Names.plan(keys, fn -> %{} end, plan, %{}) do
       by_name = Map.new(items, &{elem(&1, 0), &1})
       {:ok, for({key, name} <- pairs, do: put_elem(Map.fetch!(by_name, key), 0, name))}
     end

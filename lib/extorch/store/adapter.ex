@@ -1,36 +1,101 @@
 defmodule ExTorch.Store.Adapter do
-  @moduledoc """
+  @moduledoc ~S"""
   Adapters change names and tensors when a store applies a file to a module or saves a module to a file.
 
   An adapter is a module that implements this behaviour, `{module, options}`, or a function of entry, tensor and target.
+  There are two kinds:
+
+    * Adapters with `rename/3` or `adapt/4` see one name and one tensor at a time: `ExTorch.Store.Adapter.Cast`,
+      `ExTorch.Store.Adapter.Half`, `ExTorch.Store.Adapter.PyTorchToAxon`.
+    * Adapters with `rules/2` know the module. They return `ExTorch.Store.Rule` structs, each of which says which tensors
+      of the file are which tensors of the module: one for one, one for several, or several for one.
+      `ExTorch.Store.Adapter.Axon` is such an adapter.
+
+  ## Rules
+
+  Here the file has one weight for query, key and value, and the module has three:
+
+      defmodule Attention do
+        @behaviour ExTorch.Store.Adapter
+        alias ExTorch.Store.Rule
+
+        @impl true
+        def rules(_module, _options) do
+          [
+            %Rule{
+              file: ["attention.in_proj_weight"],
+              module: ["attention.query", "attention.key", "attention.value"],
+              load: fn [weight] -> ExTorch.op("chunk", [weight, 3, 0]) end,
+              save: fn parts -> [ExTorch.op("cat", [parts, 0])] end
+            }
+          ]
+        end
+      end
+
+      store = ExTorch.Store.PyTorch.new("model.pt", adapters: [Attention])
+      {:ok, result} = ExTorch.Store.apply_to(store, module)
+      result.sources["attention.key"]
+      #=> ["attention.in_proj_weight"]
+
+  `apply_to/2` uses `load`, `collect_from/2` uses `save`. The store does the rest: it reads each tensor of the file once,
+  compares shapes and dtypes, and accounts for every name.
+
+    * If several rules are about the same tensor of the module, the first one whose tensors are all in the file is used;
+      `collect_from/2` uses the first one. If there is none, the tensor is missing: a rule is used as a whole or not at
+      all, and what the file has of it is listed in `unused`.
+    * A tensor of the module that has a rule does not take a tensor of the file by its own name. Tensors without a rule
+      do, unchanged.
+    * No tensor of the file is used by two rules, and no tensor of the module is made twice. The former is an error of
+      the adapters, with both names.
+    * `sources` of the result says for each tensor with a rule which tensors of the file it is made of.
+
+  ## Order
+
+  The adapters of a list are applied in order. `adapt/4` of an adapter before one with rules sees the tensors that go into
+  the rule, `adapt/4` of an adapter after it sees those that come out. So `[Cast, {Axon, model}]` converts the biases of a
+  half precision LSTM before it adds them. New names (`rename/3`, then `:remap`) are given before the rules when a file is
+  applied, and after them when a module is saved: rules always see the names of their own framework.
   """
 
   alias ExTorch.{Checkpoint, Options, Tensor}
+  alias ExTorch.Store.Rule
+
+  @typedoc "An adapter of the options of a store, checked."
+  @type checked :: {module(), term()} | (term(), Tensor.t(), map() | nil -> Tensor.t())
 
   @doc """
   Returns the changed tensor.
 
   The entry describes the tensor in the file or module. The target contains the shape and dtype that the module expects,
-  and is `nil` when a module is saved. When a file is applied, this is first called with a tensor on the device `:meta`,
-  which has no values, so that shapes are compared before anything is read.
+  and is `nil` when a module is saved. Before a rule, its shape is `nil`. When a file is applied, this is first called
+  with a tensor on the device `:meta`, which has no values, so that shapes are compared before anything is read.
+
+  `{:ambiguous, tensor}` says that the tensor was changed on a guess. The result lists its name in `ambiguous`.
   """
-  @callback adapt(Checkpoint.Entry.t() | nil, Tensor.t(), map() | nil, keyword()) :: Tensor.t()
+  @callback adapt(Checkpoint.Entry.t() | nil, Tensor.t(), map() | nil, options :: term()) ::
+              Tensor.t() | {:ambiguous, Tensor.t()}
 
   @doc "Returns the changed name. The map contains the shapes of all tensors by name."
-  @callback rename(String.t(), %{String.t() => tuple()}, keyword()) :: String.t()
+  @callback rename(String.t(), %{String.t() => tuple()}, options :: term()) :: String.t()
+
+  @doc "Returns the rules for a module. The map contains the shapes and dtypes of its tensors by name."
+  @callback rules(module :: %{String.t() => ExTorch.Module.target()}, options :: term()) :: [
+              Rule.t()
+            ]
 
   @doc "Checks the options when the store is created, and returns the options for the other callbacks."
-  @callback init(keyword()) :: keyword()
-  @optional_callbacks rename: 3, adapt: 4, init: 1
+  @callback init(options :: term()) :: term()
+  @optional_callbacks rename: 3, adapt: 4, rules: 2, init: 1
 
   @doc false
+  @spec check!(term()) :: checked()
   def check!(adapter) when is_function(adapter, 3), do: adapter
 
   def check!(module) when is_atom(module), do: check!({module, []})
 
-  def check!({module, options}) when is_atom(module) and is_list(options) do
+  def check!({module, options}) when is_atom(module) do
     unless Code.ensure_loaded?(module) and
-             (function_exported?(module, :adapt, 4) or function_exported?(module, :rename, 3)) do
+             Enum.any?([adapt: 4, rename: 3, rules: 2], &exports?(module, &1)) do
       raise ExTorch.Error.new(
               :bad_argument,
               "expected a module that implements ExTorch.Store.Adapter, got #{inspect(module)}"
@@ -48,6 +113,8 @@ defmodule ExTorch.Store.Adapter do
     )
   end
 
+  defp exports?(module, {name, arity}), do: function_exported?(module, name, arity)
+
   # Checks an option of the adapters below that is a regular expression.
   @doc false
   def check_regex!(options, key) do
@@ -57,18 +124,25 @@ defmodule ExTorch.Store.Adapter do
     options
   end
 
+  # Returns {tensor, ambiguous?}.
   @doc false
+  @spec adapt([checked()], term(), Tensor.t(), map() | nil) :: {Tensor.t(), boolean()}
   def adapt(adapters, entry, tensor, target) do
-    Enum.reduce(adapters, tensor, fn
-      {module, options}, tensor ->
-        if function_exported?(module, :adapt, 4),
-          do: module.adapt(entry, tensor, target, options),
-          else: tensor
-
-      fun, tensor ->
-        fun.(entry, tensor, target)
+    Enum.reduce(adapters, {tensor, false}, fn adapter, {tensor, ambiguous} ->
+      case adapt_one(adapter, entry, tensor, target) do
+        {:ambiguous, tensor} -> {tensor, true}
+        tensor -> {tensor, ambiguous}
+      end
     end)
   end
+
+  defp adapt_one({module, options}, entry, tensor, target) do
+    if function_exported?(module, :adapt, 4),
+      do: module.adapt(entry, tensor, target, options),
+      else: tensor
+  end
+
+  defp adapt_one(fun, entry, tensor, target), do: fun.(entry, tensor, target)
 
   @doc false
   def rename(adapters, name, shapes) do
@@ -154,7 +228,8 @@ end
 
 defmodule ExTorch.Store.Adapter.PyTorchToAxon do
   @moduledoc """
-  Converts the names and layouts of PyTorch to those of Axon.
+  Converts the names and layouts of PyTorch to those of Axon, by name and shape alone. If you have the model, use
+  `ExTorch.Store.Adapter.Axon`, which does not guess.
 
     * The `weight` of a linear layer, `{out, in}`, becomes a `kernel`, `{in, out}`.
     * The `weight` of a convolution, `{out, in, …}`, becomes a `kernel`, `{…, in, out}`.
@@ -162,6 +237,10 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
       `var`.
     * Embeddings keep their layout. These are layers whose name matches the option `:embeddings` (`~r/emb/i` by
       default).
+
+  If only one of the two layouts has the shape that the module expects, it is used, whatever the name says. If both have
+  it, as for a square weight, the name decides, and the result lists the tensor in `ambiguous`: an embedding that is not
+  called one, or a transposed convolution, would be wrong. `:embeddings` settles it for weights of two dimensions.
 
   The results are views of the tensors that were read.
   """
@@ -193,15 +272,34 @@ defmodule ExTorch.Store.Adapter.PyTorchToAxon do
   end
 
   @impl true
-  def adapt(entry, tensor, _target, options) do
-    embedding? = entry != nil and Regex.match?(options[:embeddings] || ~r/emb/i, entry.name)
+  def adapt(entry, tensor, target, options) do
     weight? = entry != nil and String.ends_with?(entry.name, "weight")
-    rank = tuple_size(tensor.shape)
 
-    if weight? and rank >= 2 and not embedding?,
-      do: ExTorch.op("permute", [tensor, Enum.to_list(2..(rank - 1)//1) ++ [1, 0]]),
+    if weight? and tuple_size(tensor.shape) >= 2,
+      do: layout(entry, tensor, target, options),
       else: tensor
   end
+
+  # The shape that the module expects decides, otherwise the name.
+  defp layout(entry, tensor, target, options) do
+    rank = tuple_size(tensor.shape)
+    kernel = ExTorch.op("permute", [tensor, Enum.to_list(2..(rank - 1)//1) ++ [1, 0]])
+
+    named =
+      if Regex.match?(options[:embeddings] || ~r/emb/i, entry.name), do: tensor, else: kernel
+
+    case Enum.filter([tensor, kernel], &(target != nil and &1.shape == target.shape)) do
+      [] -> named
+      [fits] -> if guessed?(tensor.shape, options), do: {:ambiguous, fits}, else: fits
+      [_, _] -> if guessed?(tensor.shape, options), do: {:ambiguous, named}, else: named
+    end
+  end
+
+  # A weight with as many channels in as out may belong to a linear layer or an embedding, or to a convolution or a
+  # transposed one.
+  defp guessed?({n, n}, options), do: n > 1 and options[:embeddings] == nil
+  defp guessed?({_, _}, _options), do: false
+  defp guessed?(shape, _options), do: elem(shape, 0) == elem(shape, 1)
 end
 
 defmodule ExTorch.Store.Adapter.AxonToPyTorch do

@@ -4,7 +4,20 @@ defmodule ExTorch.Store.Engine do
 
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.{Error, Filter, Progress, Source, Suggest, Telemetry, Tensor}
-  alias ExTorch.Store.{Adapter, ApplyResult, File, Leaves, Leftovers, Names, Options, Planned}
+
+  alias ExTorch.Store.{
+    Adapter,
+    ApplyResult,
+    File,
+    Fit,
+    Jobs,
+    Leaves,
+    Leftovers,
+    Names,
+    Options,
+    Planned,
+    Rules
+  }
 
   # A map is what the store of a user passes.
   @type file :: File.t() | map()
@@ -61,15 +74,47 @@ defmodule ExTorch.Store.Engine do
 
   defp apply_leaves(file, options, module, leaves) do
     with {:ok, targets} <- Leaves.by_name(leaves),
-         {:ok, pairs, outside} <- Names.plan(file.keys, shapes(file), options, targets),
-         {result, planned} = classify(file, options, {leaves, targets}, pairs, outside),
+         {:ok, rules} <- rules(options, targets),
+         expected = Rules.expected(rules, targets),
+         {:ok, pairs, outside, key} <-
+           Names.plan(file.keys, all_entries(file), options, expected),
+         {:ok, choice, from} <- choose(rules, targets, pairs),
+         work = Jobs.plan(choice.chosen, file, options, targets, from),
+         {result, planned} =
+           classify(file, options, unclaimed({leaves, targets, pairs}, choice), outside),
+         {result, planned, jobs} =
+           add_rules(result, planned, file, options, {choice, work, targets}),
          :ok <- check_selected(result, planned, outside, options, {leaves, pairs}) do
-      result = %{result | module: module}
+      result = %{result | module: module, top_level_key: key}
 
       if options.allow_partial or ApplyResult.complete?(result),
-        do: read(file, options, result, leaves, planned),
-        else: {:ok, %{result | applied: Enum.map(planned, & &1.name)}, 0}
+        do: read(file, options, result, leaves, {planned, jobs}),
+        else: {:ok, not_read(result, planned, jobs), 0}
     end
+  end
+
+  # Says what would have been applied.
+  defp not_read(result, planned, jobs) do
+    guessed = for %{ambiguous: true, name: name} <- planned, do: name
+    guessed = guessed ++ Enum.flat_map(jobs, fn {_, job} -> job.ambiguous end)
+    applied = made(planned, jobs)
+    %{result | applied: applied, ambiguous: Enum.filter(applied, &(&1 in guessed))}
+  end
+
+  defp rules(options, targets) do
+    {:ok,
+     Rules.list(options.adapters, Map.new(targets, fn {name, leaf} -> {name, elem(leaf, 2)} end))}
+  rescue
+    error in Error -> {:error, error}
+  end
+
+  # Also returns the names in the file by their new names. Without rules there is nothing to choose from.
+  defp choose([], _targets, _pairs),
+    do: {:ok, %{chosen: [], claimed: %{}, missing: [], kept: [], sources: %{}}, %{}}
+
+  defp choose(rules, targets, pairs) do
+    from = Map.new(pairs, fn {from, name} -> {name, from} end)
+    with {:ok, choice} <- Rules.choose(rules, targets, from), do: {:ok, choice, from}
   end
 
   # Filters that leave nothing of the module or of the file are an error.
@@ -110,10 +155,11 @@ defmodule ExTorch.Store.Engine do
   # Returns the entries of the names, or errors, by name.
   defp entries(file, names), do: names |> Enum.zip(File.entries(file, names)) |> Map.new()
 
-  defp shapes(file) do
+  # Returns a function that returns the entries of all names, or nil for those that have none.
+  defp all_entries(file) do
     fn ->
       Map.new(entries(file, file.keys), fn
-        {key, {:ok, entry}} -> {key, entry.shape}
+        {key, {:ok, entry}} -> {key, entry}
         {key, {:error, _}} -> {key, nil}
       end)
     end
@@ -134,7 +180,7 @@ defmodule ExTorch.Store.Engine do
 
   # Assigns each name of the file and of the module to one list of the result. Also returns the tensors to read, in file
   # order.
-  defp classify(file, options, {leaves, targets}, pairs, outside) do
+  defp classify(file, options, {leaves, targets, pairs}, outside) do
     entry = entry_for_filters(file, options)
     {known, unknown} = split_known(pairs, targets)
     {selected, skipped} = split_selected(known, options, entry)
@@ -156,11 +202,55 @@ defmodule ExTorch.Store.Engine do
       missing: missing,
       skipped: module_names(skipped) ++ names(unknown_skipped) ++ names(missing_skipped),
       unused: unused,
-      errors: errors,
-      suggestions: Names.suggestions(missing, unused)
+      errors: errors
     }
 
     {result, planned}
+  end
+
+  # Leaves out the tensors of the module and of the file that rules are about.
+  defp unclaimed(names, %{claimed: claimed}) when claimed == %{}, do: names
+
+  defp unclaimed({leaves, targets, pairs}, %{claimed: claimed, chosen: chosen}) do
+    used = for %{rule: rule} <- chosen, name <- rule.file, into: %{}, do: {name, true}
+
+    {Enum.reject(leaves, fn {name, _, _} -> is_map_key(claimed, name) end),
+     Map.drop(targets, Map.keys(claimed)),
+     Enum.reject(pairs, fn {_, name} -> is_map_key(used, name) end)}
+  end
+
+  # Adds what the rules are about to the result and to the tensors to read, which stay in file order.
+  defp add_rules(result, planned, file, options, {choice, {jobs, errors, left_out}, targets}) do
+    {missing, skipped} =
+      Enum.split_with(choice.missing, fn name ->
+        Options.selected?(options, name, fn -> placeholder(name, elem(targets[name], 2)) end)
+      end)
+
+    missing = result.missing ++ missing
+    expected = for name <- missing, do: {name, Map.get(choice.sources, name, [name])}
+
+    result = %{
+      result
+      | missing: missing,
+        skipped: result.skipped ++ left_out ++ skipped ++ choice.kept,
+        errors: result.errors ++ errors,
+        sources: choice.sources,
+        suggestions: Names.suggestions(expected, result.unused)
+    }
+
+    {result, in_file_order(planned, jobs, file), jobs}
+  end
+
+  defp in_file_order(planned, jobs, _file) when jobs == %{}, do: planned
+
+  defp in_file_order(planned, jobs, file) do
+    inputs =
+      for {id, job} <- jobs,
+          {from, entry} <- job.inputs,
+          do: %Planned{from: from, entry: entry, job: id}
+
+    position = file.keys |> Enum.with_index() |> Map.new()
+    Enum.sort_by(planned ++ inputs, &Map.fetch!(position, &1.from))
   end
 
   # In most cases the module has all names of the file: then the list is not copied.
@@ -195,119 +285,80 @@ defmodule ExTorch.Store.Engine do
         {_name, leaf, target} = Map.fetch!(targets, name)
 
         with {:ok, entry} <- result,
-             :ok <- check_entry(entry, target, options) do
+             {:ok, ambiguous} <- Fit.check(entry, target, options) do
           item = %Planned{from: from, name: name, entry: entry, leaf: leaf, target: target}
-          {[item | planned], errors}
+          {[%{item | ambiguous: ambiguous} | planned], errors}
         else
-          error -> {planned, [failure(name, error, target) | errors]}
+          error -> {planned, [Fit.failure(name, error, target) | errors]}
         end
       end)
 
     {Enum.reverse(planned), Enum.reverse(errors)}
   end
 
-  # The adapters are run on a meta tensor to determine the resulting shape and dtype.
-  defp check_entry(entry, target, %{adapters: []} = options),
-    do: compare(entry.shape, entry.dtype, target, options)
-
-  defp check_entry(entry, target, options) do
-    case adapt_meta(entry, target, options.adapters) do
-      {:ok, %{shape: shape, dtype: dtype}} -> compare(shape, dtype, target, options)
-      :unknown -> :ok
-    end
-  end
-
-  defp adapt_meta(entry, target, adapters) do
-    meta = ExTorch.empty(entry.shape, dtype: entry.dtype, device: :meta)
-    {:ok, Adapter.adapt(adapters, entry, meta, target)}
-  rescue
-    # The adapter needs the values: the tensor is checked after reading.
-    _ -> :unknown
-  end
-
-  defp compare(shape, dtype, target, options) do
-    shape_fits =
-      shape == target.shape or (not options.validate and broadcasts?(shape, target.shape))
-
-    dtype_fits = dtype == target.dtype or not options.validate
-
-    if shape_fits and dtype_fits do
-      :ok
-    else
-      found = %{shape: shape, dtype: dtype}
-      key = if shape_fits, do: :dtype, else: :shape
-
-      message =
-        "expected #{key} #{inspect(Map.get(target, key))}, got #{inspect(found[key])}" <>
-          if(shape_fits, do: " (use ExTorch.Store.Adapter.Cast to convert)", else: "")
-
-      {:mismatch, message, found}
-    end
-  end
-
-  # Returns true if the shape can be broadcast to the other: dimensions of size 1 are repeated, leading dimensions
-  # added.
-  defp broadcasts?(from, to) do
-    {from, to} = {Tuple.to_list(from), Tuple.to_list(to)}
-
-    length(from) <= length(to) and
-      Enum.zip(Enum.reverse(from), Enum.reverse(to))
-      |> Enum.all?(fn {a, b} -> a == b or a == 1 end)
-  end
-
-  defp failure(name, {:mismatch, message, found}, target),
-    do: failure(name, :bad_argument, message, target, found)
-
-  defp failure(name, {:error, error}, target),
-    do: failure(name, error.reason, error.message, target, nil)
-
-  defp failure(name, reason, message, target, found) do
-    %{
-      name: name,
-      reason: reason,
-      message: message,
-      expected: Map.take(target, [:shape, :dtype]),
-      found: found
-    }
-  end
-
   # ---- Reading ----
 
-  defp read(file, options, result, leaves, planned) do
+  # new: {name, value} of the leaves, failed: failures by name, waiting: the tensors of a job by its number, until all of
+  # them are read
+  defp read(file, options, result, leaves, {planned, jobs}) do
     total = Enum.reduce(planned, 0, &(&1.entry.nbytes + &2))
     {first, tied} = tied(planned)
-    state = {[], %{}, Progress.new(options.on_progress, total), 0}
 
-    {new, failed, progress, bytes} =
-      File.reduce(file, first, state, fn %{name: name} = item, read, state ->
+    state = %{
+      new: [],
+      failed: %{},
+      guessed: %{},
+      waiting: %{},
+      jobs: jobs,
+      progress: Progress.new(options.on_progress, total),
+      bytes: 0
+    }
+
+    state =
+      File.reduce(file, first, state, fn %{from: from} = item, read, state ->
         case tied do
-          %{^name => items} -> Enum.reduce(items, state, &fit_item(&1, read, &2, options))
+          %{^from => items} -> Enum.reduce(items, state, &fit_item(&1, read, &2, options))
           _ -> fit_item(item, read, state, options)
         end
       end)
 
-    Progress.finish(progress)
-    {done, not_done} = split_failed(planned, failed)
-    new = :maps.from_list(new)
+    Progress.finish(state.progress)
+    new = :maps.from_list(state.new)
     values = for {name, leaf, _target} <- leaves, do: Map.get(new, name, leaf)
+    {applied, failed} = split_failed(made(planned, jobs), state.failed)
 
     result = %{
       result
       | module: Leaves.replace(result.module, values),
-        applied: Enum.map(done, & &1.name),
-        errors: result.errors ++ Enum.map(not_done, &Map.fetch!(failed, &1.name))
+        applied: applied,
+        ambiguous: Enum.filter(applied, &is_map_key(state.guessed, &1)),
+        errors: result.errors ++ Enum.map(failed, &Map.fetch!(state.failed, &1))
     }
 
-    {:ok, result, bytes}
+    {:ok, result, state.bytes}
   end
 
-  defp split_failed(planned, failed) when failed == %{}, do: {planned, []}
+  # Returns the names of the module that the items stand for. The first input of a job stands for all that it makes.
+  defp made(planned, jobs) when jobs == %{}, do: Enum.map(planned, & &1.name)
 
-  defp split_failed(planned, failed),
-    do: Enum.split_with(planned, &(not is_map_key(failed, &1.name)))
+  defp made(planned, jobs) do
+    Enum.flat_map(planned, fn
+      %{job: nil, name: name} ->
+        [name]
+
+      %{job: id, from: from} ->
+        case Map.fetch!(jobs, id) do
+          %{inputs: [{^from, _} | _], outputs: outputs} -> for {name, _, _} <- outputs, do: name
+          _ -> []
+        end
+    end)
+  end
+
+  defp split_failed(names, failed) when failed == %{}, do: {names, []}
+  defp split_failed(names, failed), do: Enum.split_with(names, &(not is_map_key(failed, &1)))
 
   # Tied weights stay tied: several names for the same view of the same storage get the same tensor. Returns the items to
-  # read, and by the name of the first item of a view, all its items, if there are several.
+  # read, and by the name in the file of the first item of a view, all its items, if there are several.
   defp tied(planned) do
     storages = Enum.map(planned, & &1.entry.storage)
 
@@ -322,13 +373,13 @@ defmodule ExTorch.Store.Engine do
       Enum.reduce(planned, {[], %{}}, fn %{entry: %{storage: storage}} = item, {first, views} ->
         if storage == nil or :erlang.map_get(storage, by_storage) == 1,
           do: {[item | first], views},
-          else: add_view(item, view(item.entry), first, views)
+          else: add_view(item, Entry.view(item.entry), first, views)
       end)
 
     tied =
       for {_, [_, _ | _] = items} <- views,
           items = Enum.reverse(items),
-          do: {hd(items).name, items}
+          do: {hd(items).from, items}
 
     {Enum.reverse(first), Map.new(tied)}
   end
@@ -340,44 +391,42 @@ defmodule ExTorch.Store.Engine do
     end
   end
 
-  defp view(entry), do: {entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype}
+  defp fit_item(item, read, state, options) do
+    bytes = state.bytes + item.entry.nbytes
+    state = %{state | bytes: bytes, progress: Progress.report(state.progress, bytes)}
 
-  defp fit_item(item, read, {new, failed, progress, bytes}, options) do
-    bytes = bytes + item.entry.nbytes
-    progress = Progress.report(progress, bytes)
+    if item.job == nil,
+      do: fit_leaf(item, read, state, options),
+      else: add_input(item, read, state, options)
+  end
 
+  defp fit_leaf(%{name: name, target: target} = item, read, state, options) do
     with {:ok, tensor} <- read,
-         {:ok, value} <- fit(tensor, item.entry, item.leaf, item.target, options) do
-      {[{item.name, value} | new], failed, progress, bytes}
+         {:ok, value, guessed} <- Fit.fit(tensor, item.entry, item.leaf, target, options) do
+      add_value({name, value, guessed}, state)
     else
-      error ->
-        {new, Map.put(failed, item.name, failure(item.name, error, item.target)), progress, bytes}
+      error -> %{state | failed: Map.put(state.failed, name, Fit.failure(name, error, target))}
     end
   end
 
-  # Converts a tensor of the file to a leaf of the module.
-  defp fit(%{shape: shape, dtype: dtype, device: device} = tensor, _entry, leaf, target, options)
-       when is_struct(leaf, Tensor) and leaf.device == device and options.adapters == [] and
-              target.shape == shape and target.dtype == dtype,
-       do: {:ok, tensor}
-
-  defp fit(tensor, entry, leaf, target, options) do
-    tensor = Adapter.adapt(options.adapters, entry, tensor, target)
-
-    with :ok <- compare(tensor.shape, tensor.dtype, target, options) do
-      {:ok, ExTorch.Module.from_tensor(leaf, tensor |> cast(target) |> expand(target))}
-    end
-  rescue
-    error in Error -> {:error, error}
+  defp add_value({name, value, guessed}, state) do
+    state = %{state | new: [{name, value} | state.new]}
+    if guessed, do: %{state | guessed: Map.put(state.guessed, name, true)}, else: state
   end
 
-  defp cast(%{dtype: dtype} = tensor, %{dtype: dtype}), do: tensor
-  defp cast(tensor, target), do: Tensor.to(tensor, dtype: target.dtype)
+  # Runs the job when this was the last of its inputs.
+  defp add_input(%{job: id, from: from}, read, state, options) do
+    job = Map.fetch!(state.jobs, id)
+    inputs = state.waiting |> Map.get(id, %{}) |> Map.put(from, read)
 
-  defp expand(%{shape: shape} = tensor, %{shape: shape}), do: tensor
-
-  defp expand(tensor, target) do
-    ExTorch.op("expand", [tensor, Tuple.to_list(target.shape)]) |> ExTorch.Tensor.contiguous()
+    if map_size(inputs) < length(job.inputs) do
+      %{state | waiting: Map.put(state.waiting, id, inputs)}
+    else
+      {values, failures} = Jobs.run(job, inputs, options)
+      failed = Map.merge(state.failed, Map.new(failures, &{&1.name, &1}))
+      state = %{state | waiting: Map.delete(state.waiting, id), failed: failed}
+      Enum.reduce(values, state, &add_value/2)
+    end
   end
 
   # ---- Collecting ----
@@ -421,34 +470,44 @@ defmodule ExTorch.Store.Engine do
   defp collect(options, module) do
     leaves = Leaves.list(module)
 
-    with {:ok, _by_name} <- Leaves.by_name(leaves) do
-      shapes = Map.new(leaves, fn {name, _, target} -> {name, target.shape} end)
-
+    with {:ok, targets} <- Leaves.by_name(leaves),
+         {:ok, rules} <- rules(options, targets) do
       kept =
         for {name, leaf, target} <- leaves,
             entry = placeholder(name, target),
             Options.selected?(options, name, fn -> entry end),
             do: {name, leaf, entry}
 
-      names = fn -> names(leaves) end
-
-      pairs =
-        for {name, _, _} <- kept,
-            do: {name, Options.rename(options, Adapter.rename(options.adapters, name, shapes))}
-
-      with :ok <- Options.check_selected(options, kept, names),
-           :ok <- Names.check_collisions(pairs) do
-        tensors =
-          for {{_, leaf, entry}, {_, name}} <- Enum.zip(kept, pairs),
-              do:
-                {name,
-                 Adapter.adapt(options.adapters, entry, ExTorch.Module.to_tensor(leaf), nil)}
-
-        {:ok, tensors}
-      end
+      with :ok <- Options.check_selected(options, kept, fn -> names(leaves) end),
+           {:ok, made, claimed} <- Rules.collect(rules, kept, targets),
+           do: name_all(unclaimed_of(kept, claimed, options) ++ made, options)
     end
   rescue
     error in Error -> {:error, error}
+  end
+
+  # Returns {name, name in the module, shape, function that returns the tensor} of the tensors without rules.
+  defp unclaimed_of(kept, claimed, options) do
+    for {name, leaf, entry} <- kept, not is_map_key(claimed, name) do
+      {name, name, entry.shape,
+       fn ->
+         {tensor, _} = Adapter.adapt(options.adapters, entry, ExTorch.Module.to_tensor(leaf), nil)
+
+         tensor
+       end}
+    end
+  end
+
+  defp name_all(made, options) do
+    shapes = Map.new(made, fn {name, _, shape, _} -> {name, shape} end)
+
+    named =
+      for {name, from, _, tensor} <- made do
+        {from, Options.rename(options, Adapter.rename(options.adapters, name, shapes)), tensor}
+      end
+
+    with :ok <- Names.check_collisions(for {from, name, _} <- named, do: {from, name}),
+         do: {:ok, for({_, name, tensor} <- named, do: {name, tensor.()})}
   end
 
   # Returns an entry for a tensor of the module.
@@ -481,7 +540,7 @@ defmodule ExTorch.Store.Engine do
 
   @spec keys(file(), Options.t()) :: {:ok, [String.t()]} | {:error, Error.t()}
   def keys(file, options) do
-    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), %{}) do
+    with {:ok, pairs} <- pairs(file, options) do
       entry = entry_for_filters(file, options)
 
       selected =
@@ -504,7 +563,7 @@ defmodule ExTorch.Store.Engine do
 
   # Returns the name in the file of a tensor of the module.
   defp find(file, options, name) do
-    with {:ok, pairs, _outside} <- Names.plan(file.keys, shapes(file), no_auto(options), %{}) do
+    with {:ok, pairs} <- pairs(file, options) do
       case List.keyfind(pairs, name, 1) do
         {from, _} ->
           {:ok, from}
@@ -514,6 +573,12 @@ defmodule ExTorch.Store.Engine do
           {:error, Error.new(:not_found, "no tensor is named #{Error.quoted(name)}" <> hint)}
       end
     end
+  end
+
+  defp pairs(file, options) do
+    with {:ok, pairs, _outside, _key} <-
+           Names.plan(file.keys, all_entries(file), no_auto(options), %{}),
+         do: {:ok, pairs}
   end
 
   # The top-level key can only be determined with a module.

@@ -2,11 +2,13 @@ defmodule ExTorch.Store.Names do
   @moduledoc false
   # Maps the names of a file to those of a module: top-level key, renumbering, adapters, remapping.
 
+  alias ExTorch.Checkpoint.Entry
   alias ExTorch.Error
   alias ExTorch.Store.{Adapter, Options}
 
   # Names come from the file: what is done with them must not depend on more than their length.
-  @max_prefix 3
+  @max_prefix 5
+  @max_equivalent 8
   @max_levels 64
   @max_digits 18
   @max_missing 50
@@ -14,16 +16,16 @@ defmodule ExTorch.Store.Names do
 
   @type pair :: {file_name :: String.t(), module_name :: String.t()}
 
-  # Also returns the file names outside the top-level key. `shapes` returns the shapes of all tensors by file name. The
-  # keys of `module_names` are the names of the module.
-  @spec plan([String.t()], (() -> %{String.t() => tuple() | nil}), Options.t(), %{
+  # Also returns the file names outside the top-level key, and this key. `entries` returns the entries of all tensors by
+  # file name, nil for those that have none. The keys of `module_names` are the names of the module.
+  @spec plan([String.t()], (() -> %{String.t() => Entry.t() | nil}), Options.t(), %{
           String.t() => term()
         }) ::
-          {:ok, [pair()], [String.t()]} | {:error, Error.t()}
-  def plan(keys, shapes, options, module_names) do
+          {:ok, [pair()], [String.t()], String.t() | nil} | {:error, Error.t()}
+  def plan(keys, entries, options, module_names) do
     if unchanged?(options),
-      do: {:ok, Enum.map(keys, &{&1, &1}), []},
-      else: plan_renamed(keys, shapes, options, module_names)
+      do: {:ok, Enum.map(keys, &{&1, &1}), [], nil},
+      else: plan_renamed(keys, entries, options, module_names)
   end
 
   # If nothing renames, there are no collisions, and the shapes are not needed.
@@ -33,16 +35,18 @@ defmodule ExTorch.Store.Names do
       not Adapter.renames?(options.adapters)
   end
 
-  defp plan_renamed(keys, shapes, options, module_names) do
-    shapes = if Adapter.renames?(options.adapters), do: shapes.()
+  defp plan_renamed(keys, entries, options, module_names) do
+    shapes = if Adapter.renames?(options.adapters), do: shapes(entries.())
 
-    with {:ok, prefix} <- prefix(keys, shapes, options, module_names),
+    with {:ok, prefix} <- prefix(keys, {shapes, entries}, options, module_names),
          {inside, outside} = strip_prefix(keys, prefix),
          pairs = rename(inside, shapes, options),
          :ok <- check_collisions(pairs) do
-      {:ok, pairs, outside}
+      {:ok, pairs, outside, if(prefix != "", do: String.trim_trailing(prefix, "."))}
     end
   end
+
+  defp shapes(entries), do: Map.new(entries, fn {name, entry} -> {name, entry && entry.shape} end)
 
   defp rename(pairs, shapes, options) do
     pairs
@@ -63,9 +67,9 @@ defmodule ExTorch.Store.Names do
     {Enum.map(inside, &{&1, binary_part(&1, size, byte_size(&1) - size)}), outside}
   end
 
-  defp prefix(_keys, _shapes, %{top_level_key: nil}, _module_names), do: {:ok, ""}
+  defp prefix(_keys, _tensors, %{top_level_key: nil}, _module_names), do: {:ok, ""}
 
-  defp prefix(keys, shapes, %{top_level_key: :auto} = options, module_names) do
+  defp prefix(keys, {shapes, entries}, %{top_level_key: :auto} = options, module_names) do
     case scores(keys, shapes, options, module_names) do
       [] ->
         {:error, key_error("no part of the file contains tensors of the module", prefixes(keys))}
@@ -77,14 +81,35 @@ defmodule ExTorch.Store.Names do
         {:ok, prefix}
 
       scores ->
-        {:error, key_error("several parts of the file fit the module", best(scores))}
+        best = best(scores)
+
+        if equivalent?(best, keys, entries, &rename(&1, shapes, options), module_names),
+          do: {:ok, hd(best)},
+          else: {:error, key_error("several parts of the file fit the module", best)}
     end
   end
 
-  defp prefix(keys, _shapes, %{top_level_key: key}, _module_names) do
+  defp prefix(keys, _tensors, %{top_level_key: key}, _module_names) do
     if Enum.any?(keys, &String.starts_with?(&1, key <> ".")),
       do: {:ok, key <> "."},
       else: {:error, key_error("the file has no top-level key #{inspect(key)}", prefixes(keys))}
+  end
+
+  # Keys are equivalent if the tensors of the module are the same memory below each of them.
+  defp equivalent?(prefixes, keys, entries, rename, module_names) do
+    length(prefixes) <= @max_equivalent and
+      match?([_], Enum.uniq(views(prefixes, keys, entries.(), rename, module_names)))
+  end
+
+  defp views(prefixes, keys, entries, rename, module_names) do
+    for prefix <- prefixes, {inside, _} = strip_prefix(keys, prefix) do
+      for {key, name} <- rename.(inside), is_map_key(module_names, name), into: %{} do
+        case entries[key] do
+          %{storage: storage} = entry when storage != nil -> {name, Entry.view(entry)}
+          _ -> {name, key}
+        end
+      end
+    end
   end
 
   # Returns {number of names that the module has, prefix} for each prefix with such names, the best first. Each name is
@@ -241,14 +266,17 @@ defmodule ExTorch.Store.Names do
 
   # ---- Suggestions ----
 
-  # Maps missing names to the most similar unused name. The number of names that are compared is limited.
-  @spec suggestions([String.t()], [String.t()]) :: %{String.t() => String.t()}
+  # Maps missing names to the most similar unused name. They come with the names that the file should have. The number of
+  # names that are compared is limited.
+  @spec suggestions([{String.t(), [String.t()]}], [String.t()]) :: %{String.t() => String.t()}
   def suggestions(missing, unused) do
     unused = Enum.take(unused, @max_unused)
 
-    for name <- Enum.take(missing, @max_missing),
-        similar <- ExTorch.Suggest.similar(unused, name, 0.8, 1),
+    for {name, expected} <- Enum.take(missing, @max_missing),
+        similar = expected |> Enum.find_value(&similar(unused, &1)),
         into: %{},
         do: {name, similar}
   end
+
+  defp similar(unused, name), do: unused |> ExTorch.Suggest.similar(name, 0.8, 1) |> List.first()
 end

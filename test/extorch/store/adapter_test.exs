@@ -56,6 +56,68 @@ defmodule ExTorch.Store.AdapterTest do
     assert {:ok, _} = Store.apply_to(PyTorch.new(path, adapters: [peek]), module)
   end
 
+  test "square weights that are laid out by their names are ambiguous", %{path: path} do
+    file = %{
+      "tokens.weight" => ones({4, 4}, []),
+      "embedding.weight" => ones({3, 3}, []),
+      "proj.weight" => ones({4, 4}, []),
+      "wide.weight" => ones({2, 4}, []),
+      "table.weight" => ones({5, 2}, []),
+      "one.weight" => ones({1, 1}, []),
+      "conv.weight" => ones({4, 2, 3, 3}, []),
+      "first.weight" => ones({4, 2, 3, 3}, []),
+      "up.weight" => ones({2, 2, 3, 3}, []),
+      "bias" => ones({4}, [])
+    }
+
+    :ok = ExTorch.save(file, path)
+
+    module = %{
+      "tokens" => %{"kernel" => zeros({4, 4})},
+      "embedding" => %{"kernel" => zeros({3, 3})},
+      "proj" => %{"kernel" => zeros({4, 4})},
+      "wide" => %{"kernel" => zeros({4, 2})},
+      # an embedding that is not called one
+      "table" => %{"kernel" => zeros({5, 2})},
+      "one" => %{"kernel" => zeros({1, 1})},
+      "conv" => %{"kernel" => zeros({3, 3, 2, 4})},
+      "first" => %{"kernel" => zeros({4, 2, 3, 3})},
+      "up" => %{"kernel" => zeros({3, 3, 2, 2})},
+      "bias" => zeros({4})
+    }
+
+    store = &PyTorch.new(path, [adapters: [{Adapter.PyTorchToAxon, &1}]] ++ &2)
+    assert {:ok, result} = Store.apply_to(store.([], []), module)
+    assert length(result.applied) == 10
+
+    assert Enum.sort(result.ambiguous) == ~w(embedding.kernel proj.kernel tokens.kernel up.kernel)
+    assert inspect(result) =~ "10 applied, 4 ambiguous"
+    # the names were given: only the convolution is a guess
+    assert {:ok, result} = Store.apply_to(store.([embeddings: ~r/tok|emb/], []), module)
+    assert result.ambiguous == ["up.kernel"]
+
+    # also in the result of an error, when nothing was read
+    assert {:error, %{result: result}} =
+             Store.apply_to(store.([], []), Map.put(module, "x", zeros({1})))
+
+    assert length(result.ambiguous) == 4
+  end
+
+  test "functions say that they guess", %{path: path} do
+    :ok = ExTorch.save(%{"a" => ones({2, 2}, []), "b" => ones({2}, [])}, path)
+
+    guess = fn
+      %{name: "a"}, tensor, _target -> {:ambiguous, tensor}
+      _entry, tensor, _target -> tensor
+    end
+
+    again = fn _entry, tensor, _target -> ExTorch.mul(tensor, 1.0) end
+    store = PyTorch.new(path, adapters: [guess, again])
+    module = %{"a" => zeros({2, 2}), "b" => zeros({2})}
+    assert {:ok, %{applied: ["a", "b"], ambiguous: ["a"]}} = Store.apply_to(store, module)
+    :ok = Store.collect_from(PyTorch.new(path, adapters: [guess], overwrite: true), module)
+  end
+
   if Torch.torch() do
     test "a PyTorch model in the layout of Axon computes the same values", %{tmp_dir: dir} do
       path = Path.join(dir, "net.pt")

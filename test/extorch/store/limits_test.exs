@@ -109,7 +109,7 @@ defmodule ExTorch.Store.LimitsTest do
 
   defp renumbered(names) do
     options = %{top_level_key: nil, renumber: true, remap: [], adapters: []}
-    {:ok, pairs, []} = Names.plan(names, fn -> %{} end, options, %{})
+    {:ok, pairs, [], nil} = Names.plan(names, fn -> %{} end, options, %{})
     Enum.map(pairs, &elem(&1, 1))
   end
 
@@ -134,13 +134,14 @@ defmodule ExTorch.Store.LimitsTest do
   test "names that are compared for suggestions" do
     for {bytes, found} <- [{199, 1}, {200, 0}] do
       name = String.duplicate("n", bytes - 1)
-      assert map_size(Names.suggestions([name <> "a"], [name <> "b"])) == found
+      assert map_size(Names.suggestions([{"x", [name <> "a"]}], [name <> "b"])) == found
     end
 
-    missing = for i <- 1..51, do: "layer.#{i}.weight"
+    missing = for i <- 1..51, do: {"#{i}", ["layer.#{i}.weight"]}
     assert map_size(Names.suggestions(missing, ["layer.0.weight"])) == 50
     noise = &for(i <- 1..&1, do: "#{i}")
-    assert Names.suggestions(["weight"], noise.(1999) ++ ["weights"]) == %{"weight" => "weights"}
-    assert Names.suggestions(["weight"], noise.(2000) ++ ["weights"]) == %{}
+    missing = [{"kernel", ["other", "weight"]}]
+    assert Names.suggestions(missing, noise.(1999) ++ ["weights"]) == %{"kernel" => "weights"}
+    assert Names.suggestions(missing, noise.(2000) ++ ["weights"]) == %{}
   end
 end

@@ -105,7 +105,8 @@ defmodule ExTorch.Store.NamesTest do
     names = ["layers.0.w", "layers.1.w", "layers.2.w"]
     no_shapes = fn -> flunk("no shapes") end
 
-    {:ok, pairs, outside} = Store.Names.plan(keys, no_shapes, options, Map.from_keys(names, true))
+    {:ok, pairs, outside, "model"} =
+      Store.Names.plan(keys, no_shapes, options, Map.from_keys(names, true))
 
     assert Enum.map(pairs, &elem(&1, 1)) == names
     assert length(outside) == 300
@@ -119,11 +120,11 @@ defmodule ExTorch.Store.NamesTest do
 
     shapes = fn ->
       send(self(), :shapes)
-      Map.new(keys, &{&1, {1}})
+      Map.new(keys, &{&1, %Checkpoint.Entry{name: &1, shape: {1}}})
     end
 
     names = Map.from_keys(["1.gamma", "2.gamma"], true)
-    {:ok, pairs, _outside} = Store.Names.plan(keys, shapes, options, names)
+    {:ok, pairs, _outside, "state"} = Store.Names.plan(keys, shapes, options, names)
     assert {"state.1.weight", "1.gamma"} in pairs
     assert_received :shapes
     refute_received :shapes
@@ -173,6 +174,46 @@ defmodule ExTorch.Store.NamesTest do
     # a file without a top-level key needs no prefix
     :ok = ExTorch.save(state, path)
     assert {:ok, %{missing: []}} = Store.apply_to(PyTorch.new(path, top_level_key: :auto), module)
+  end
+
+  test "the top-level key that was found is in the result", %{path: path} do
+    module = %{"w" => zeros({2}), "b" => zeros({1})}
+    key = fn -> Store.apply_to!(PyTorch.new(path, top_level_key: :auto), module).top_level_key end
+
+    # Lightning, data parallel, compiled
+    for prefix <- ["", "model.", "module.", "model._orig_mod.", "net.module._orig_mod."] do
+      state = %{(prefix <> "w") => ones({2}), (prefix <> "b") => ones({1})}
+      :ok = ExTorch.save(%{"state_dict" => state, "epoch" => 3}, path)
+      assert key.() == String.trim_trailing("state_dict." <> prefix, ".")
+    end
+
+    :ok = ExTorch.save(%{"w" => ones({2}), "b" => ones({1})}, path)
+    assert key.() == nil
+    :ok = ExTorch.save(%{"x" => %{"w" => ones({2}), "b" => ones({1})}}, path)
+    result = Store.apply_to!(PyTorch.new(path, top_level_key: :auto), module)
+    assert inspect(result) =~ ~s(2 applied from "x")
+    assert Store.apply_to!(PyTorch.new(path, top_level_key: "x"), module).top_level_key == "x"
+  end
+
+  test "keys with the same tensors are equivalent", %{path: path} do
+    {w, b} = {ones({2}), ones({1})}
+    module = %{"w" => zeros({2}), "b" => zeros({1})}
+    lightning = %{"model.w" => w, "model.b" => b}
+    store = PyTorch.new(path, top_level_key: :auto)
+
+    :ok = ExTorch.save(%{"state_dict" => lightning, "model" => %{"w" => w, "b" => b}}, path)
+
+    assert {:ok, %{top_level_key: "model", applied: [_, _]} = result} =
+             Store.apply_to(store, module)
+
+    assert Enum.sort(result.unused) == ["state_dict.model.b", "state_dict.model.w"]
+
+    # a view of the same memory is another tensor
+    for other <- [ones({1}), ExTorch.op("narrow", [w, 0, 1, 1])] do
+      :ok = ExTorch.save(%{"state_dict" => lightning, "ema" => %{"w" => w, "b" => other}}, path)
+      assert {:error, %{message: message}} = Store.apply_to(store, module)
+      assert message =~ "several parts" and message =~ "state_dict.model" and message =~ "ema"
+    end
   end
 
   test "renumbering", %{path: path} do
