@@ -29,7 +29,7 @@ make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/c_tests.mk
   LIBS="${LIBS:--ldeflate}" TESTS="$tests"
 
 # FIXTURES selects some of the checkpoints, one per line, for a slow emulator.
-fixtures=${FIXTURES:-$(find test/fixtures -type f ! -path '*/dcp/*' ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)}
+fixtures=${FIXTURES:-$(find test/fixtures -type f ! -path '*/dcp/*' ! -path '*/zoo/*' ! -name '*.json' ! -name '*.py' ! -name '*.cpp' | sort)}
 export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
 # LeakSanitizer does not work under ptrace and without some permissions: a leak must be reported.
 if [ "$variant" = asan ]; then

@@ -21,7 +21,8 @@ defmodule ExTorch.Store do
   ## Options
 
     * `:top_level_key` - the key of the tensors in the file: `"state_dict"`, `"model.ema"`. `:auto` determines the key
-      that fits the module. Defaults to `nil`, the root.
+      that fits the module, such as `"state_dict.model"` of a file of Lightning; the result says which. If there are
+      several and they do not have the same tensors, it is an error. Defaults to `nil`, the root.
     * `:only`, `:except` - which tensors to apply or save, and which not: a name, `{:prefix, "encoder."}`, a regular
       expression, a function of the name, a function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these.
       The names are those of the module. Filters that select nothing are an error, except `only: []`.
@@ -31,7 +32,7 @@ defmodule ExTorch.Store do
       the file to names of the module in `apply_to/2`, and the reverse in `collect_from/2`. It is an error if two names
       become the same.
     * `:adapters` - a list of `ExTorch.Store.Adapter` modules, or functions of entry, tensor and target, applied in
-      order
+      order: `[ExTorch.Store.Adapter.Cast]`, `[{ExTorch.Store.Adapter.Axon, model}]`
     * `:allow_partial` - if `false`, tensors of the module that are missing in the file are an error. If `true`, they
       are listed in `missing` and stay unchanged. Defaults to `false`.
     * `:validate` - if `false`, accepts shapes that can be broadcast to those of the module, and converts dtypes.
