@@ -198,15 +198,16 @@ static xt_status set_owner(ErlNifEnv *env, ERL_NIF_TERM info, ERL_NIF_TERM given
   return XT_STATUS_ok;
 }
 
-/* blob_from_blob(info, owner | nil, validate?) :: {:ok, tensor, 0} | {:error, e} */
+/* blob_from_blob(info, owner | nil, validate?, frozen?) :: {:ok, tensor, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   int64_t sizes[XT_MAX_DIMS], strides[XT_MAX_DIMS];
   xt_foreign memory = {.sizes = sizes, .strides = strides};
   xt_tensor *tensor = NULL;
   xt_error error;
   size_t size = 0;
-  bool validate, read_only = false;
-  if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate)) return enif_make_badarg(env);
+  bool validate, frozen, read_only = false;
+  if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate) || !xt_get_bool(env, argv[3], &frozen))
+    return enif_make_badarg(env);
   xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &error);
   if (status == XT_STATUS_ok) status = check_foreign(&memory, &size, &error);
   if (status == XT_STATUS_ok && validate && size && memory.device.type == XT_DEVICE_CPU &&
@@ -215,7 +216,7 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
       return enif_schedule_nif(env, "blob_from_blob", XT_DIRTY_IO, xt_nif_blob_from_blob, argc, argv);
     status = check_access(&memory, size, &read_only, &error);
   }
-  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, size, read_only, &error);
+  if (status == XT_STATUS_ok) status = set_owner(env, argv[0], argv[1], &memory, size, read_only || frozen, &error);
   if (status == XT_STATUS_ok) status = xt_torch->tensor_foreign(&memory, &tensor, &error);
   return xt_make_tensor_result(env, status, tensor, &error);
 }

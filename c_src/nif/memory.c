@@ -7,15 +7,16 @@
 #include "nif/table.h"
 #include "nif/term.h"
 
-/* memory_live() :: %{tensors: n, bytes: n, mapped: n, threads: n} */
+/* memory_live() :: %{tensors: n, bytes: n, mapped: n, leased: n, threads: n} */
 ERL_NIF_TERM xt_nif_memory_live(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
-  ERL_NIF_TERM keys[] = {xt_am_tensors, xt_am_bytes, xt_am_mapped, xt_am_threads};
+  ERL_NIF_TERM keys[] = {xt_am_tensors, xt_am_bytes, xt_am_mapped, xt_am_leased, xt_am_threads};
   ERL_NIF_TERM values[] = {enif_make_int64(env, atomic_load(&xt_memory_live.tensors)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.bytes)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.mapped)),
+                           enif_make_int64(env, atomic_load(&xt_memory_live.leased)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.threads))};
-  return xt_make_struct(env, keys, values, 4);
+  return xt_make_struct(env, keys, values, 5);
 }
 
 /* memory_budget() :: bytes | :infinity */

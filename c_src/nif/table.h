@@ -55,9 +55,12 @@
   X(tensor_set_requires_grad, 2, XT_NORMAL) \
   X(tensor_release, 1, XT_NORMAL)           \
   X(blob_to_blob, 1, XT_NORMAL)             \
-  X(blob_from_blob, 3, XT_NORMAL)           \
-  X(lease_keep, 1, XT_NORMAL)               \
-  X(lease_release, 1, XT_NORMAL)            \
+  X(blob_from_blob, 4, XT_NORMAL)           \
+  X(lease_keep, 2, XT_NORMAL)               \
+  X(lease_hold, 2, XT_NORMAL)               \
+  X(lease_release, 2, XT_NORMAL)            \
+  X(lease_owner, 1, XT_NORMAL)              \
+  X(memory_leases, 0, XT_DIRTY_CPU)         \
   X(checkpoint_match, 2, XT_DIRTY_CPU)      \
   X(checkpoint_tensor, 3, XT_NORMAL)        \
   X(batch_load_begin, 4, XT_DIRTY_CPU)      \

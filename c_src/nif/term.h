@@ -43,6 +43,7 @@
   X(result)         \
   X(tensors)        \
   X(bytes)          \
+  X(leased)         \
   X(mapped)         \
   X(threads)        \
   X(data)           \

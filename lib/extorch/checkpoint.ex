@@ -22,7 +22,7 @@ defmodule ExTorch.Checkpoint do
   Opening reads only the zip directory (or header) and the pickle. Plain pickles and gzip files are read entirely. A
   gzip file is decompressed in memory; one that expands to much more than its size is better read through
   `ExTorch.Streaming.gunzip/1`.
-  `tensor/2` reads only the bytes of that tensor, directly into the memory of the tensor: reading one row of a large
+  `tensor/3` reads only the bytes of that tensor, directly into the memory of the tensor: reading one row of a large
   storage reads only that row.
 
   A checkpoint is `Enumerable`: its elements are `{name, tensor}` in file order, and each tensor is read when it is
@@ -413,9 +413,28 @@ defmodule ExTorch.Checkpoint do
         float32[4] cpu
         [1.0, 1.0, 1.0, 1.0]
       >
+
+  Takes the options `:as` and `:backend` of `ExTorch.load/2`. A checkpoint that was opened with `mmap: true` is copied at
+  most once to Nx.
   """
-  @spec tensor(t(), name()) :: {:ok, Tensor.t()} | {:error, Error.t()}
-  def tensor(ckpt, name) do
+  @spec tensor(t(), name(), keyword()) :: {:ok, Tensor.t() | struct()} | {:error, Error.t()}
+  def tensor(ckpt, name, opts \\ [])
+  def tensor(ckpt, name, []), do: read_tensor(ckpt, name)
+
+  def tensor(ckpt, name, opts) do
+    {result, others} = ExTorch.Options.result!(opts)
+    ExTorch.Options.validate!(others, [:as, :backend])
+
+    with {:ok, tensor} <- read_tensor(ckpt, name) do
+      case ExTorch.Options.convert({:ok, %{name => tensor}}, result, ckpt.source) do
+        {:ok, %{^name => %Error{} = error}} -> {:error, Error.put_path(error, ckpt.source)}
+        {:ok, %{^name => converted}} -> {:ok, converted}
+        error -> error
+      end
+    end
+  end
+
+  defp read_tensor(ckpt, name) do
     ckpt = check!(ckpt)
     name = name!(name)
 
@@ -428,9 +447,9 @@ defmodule ExTorch.Checkpoint do
   end
 
   @doc group: "Reading"
-  @doc "Same as `tensor/2` but raises on error."
-  @spec tensor!(t(), name()) :: Tensor.t()
-  def tensor!(ckpt, name), do: Error.unwrap!(tensor(ckpt, name))
+  @doc "Same as `tensor/3` but raises on error."
+  @spec tensor!(t(), name(), keyword()) :: Tensor.t() | struct()
+  def tensor!(ckpt, name, opts \\ []), do: Error.unwrap!(tensor(ckpt, name, opts))
 
   @doc group: "Reading"
   @doc """

@@ -32,12 +32,13 @@ defmodule ExTorch.Memory do
           tensors: non_neg_integer(),
           bytes: non_neg_integer(),
           mapped: non_neg_integer(),
+          leased: non_neg_integer(),
           threads: non_neg_integer()
         }
 
   @doc """
   Returns the native resources in use by the node: the number of tensors, the bytes that ExTorch allocated, the bytes of
-  mapped files and the threads that work for a caller.
+  mapped files, the bytes that are leased (`leases/0`) and the threads that work for a caller.
 
       iex> before = ExTorch.Memory.live()
       iex> t = ExTorch.zeros({1024}, dtype: :float64)
@@ -48,6 +49,25 @@ defmodule ExTorch.Memory do
   """
   @spec live() :: live()
   def live, do: Native.memory_live()
+
+  @typedoc "Memory that a backend of Nx uses by its address."
+  @type lease :: %{
+          bytes: pos_integer(),
+          dtype: ExTorch.DType.dtype(),
+          ptr: pos_integer(),
+          shape: tuple()
+        }
+
+  @doc """
+  Returns the leases of `ExTorch.Nx.to_nx/2` that have not been released, the oldest first.
+
+  Leased memory is kept until `ExTorch.Nx.release/1`: a lease that was forgotten stays in this list.
+
+      iex> ExTorch.Memory.leases()
+      []
+  """
+  @spec leases() :: [lease()]
+  def leases, do: Native.memory_leases()
 
   @doc """
   Returns the budget of native bytes. See `ExTorch.Config`.

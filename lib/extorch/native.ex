@@ -180,11 +180,19 @@ defmodule ExTorch.Native do
   nif blob_to_blob(tensor :: ExTorch.Tensor.t() | ExTorch.Tensor.BlobView.t()) ::
         result(ExTorch.Tensor.Blob.t())
 
-  nif blob_from_blob(info :: map(), owner :: term(), validate :: boolean()) ::
+  nif blob_from_blob(info :: map(), owner :: term(), validate :: boolean(), frozen :: boolean()) ::
         result(ExTorch.Tensor.t())
 
-  nif lease_keep(tensor :: ExTorch.Tensor.t()) :: result(non_neg_integer())
-  nif lease_release(address :: non_neg_integer()) :: boolean()
+  nif lease_keep(tensor :: ExTorch.Tensor.t(), bytes :: pos_integer()) ::
+        result(non_neg_integer())
+
+  nif lease_hold(address :: non_neg_integer(), holder :: term()) :: boolean()
+
+  nif lease_release(address :: non_neg_integer() | nil, holder :: term()) ::
+        {:ok, holder :: term()} | false
+
+  nif lease_owner(address :: non_neg_integer()) :: result(ExTorch.Tensor.t() | nil)
+  nif memory_leases() :: [ExTorch.Memory.lease()]
 
   # ---- Checkpoints ----
 

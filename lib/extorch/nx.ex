@@ -1,40 +1,59 @@
 if Code.ensure_loaded?(Nx) do
   defmodule ExTorch.Nx do
     @moduledoc """
-    Converts tensors to and from Nx, without a copy if the backend supports it. Only compiled if Nx is available.
+    Converts tensors to and from Nx, and reads checkpoints into Nx. Only compiled if Nx is available.
 
         ExTorch.tensor([[1.0, 2.0]]) |> ExTorch.Nx.to_nx() |> Nx.add(1) |> ExTorch.Nx.from_nx()
 
-    | backend | `to_nx/2` | `from_nx/1` |
-    |---|---|---|
-    | `Nx.BinaryBackend` | no copy: the binary is `ExTorch.Tensor.to_binary/1` | no copy, frozen |
-    | `Torchx.Backend`, or any with `Nx.from_pointer/5`, on the same device | no copy, with a lease | no copy, pins the Nx tensor |
-    | `EXLA.Backend` and others | `Nx.from_binary/3` with that binary | with the backend's pointer, or with `Nx.to_binary/1` |
+    Nx also takes ExTorch tensors as they are, because they implement `Nx.LazyContainer`:
 
-    A tensor that is not contiguous is copied once. Both functions accept nested containers: maps, lists, tuples and
-    structs that implement `Nx.Container`.
+        Nx.add(ExTorch.tensor([[1.0, 2.0]]), 1)
+
+    ## Memory
+
+    | backend | direction | memory | frozen | freed |
+    |---|---|---|---|---|
+    | `Nx.BinaryBackend` | `to_nx/2` | shared | yes, while the Nx tensor exists | by the garbage collector, with the last of both |
+    | `Nx.BinaryBackend` | `from_nx/1` | shared | yes | by the garbage collector, with the last of both |
+    | `Torchx.Backend` | `to_nx/2` | copied | no | each by itself |
+    | `Torchx.Backend` | `to_nx/2` with `lease: true` | shared | yes, until `release/1` | by `release/1`, if no ExTorch tensor needs it |
+    | `Torchx.Backend` | `from_nx/1` | shared, also after deallocation of the Nx tensor | yes | with the last of both |
+    | `EXLA.Backend` and others | `to_nx/2` | copied by the backend | no | each by itself |
+    | `EXLA.Backend` | `from_nx/1` | copied | no | each by itself |
+    | others with `Nx.to_pointer/2` | `from_nx/1` | as the result of an operation of the backend, which may share or copy | yes | with the last of both |
+
+    Frozen memory cannot be written: operators that would do so raise `:frozen` (see `ExTorch.Tensor`). So an Nx tensor
+    never changes. A tensor that is not contiguous or not on the device of the backend is copied first. Torchx stores
+    `u16` and `u32` as wider types: these are always copied.
+
+    Both functions accept nested containers: maps, lists, tuples and structs that implement `Nx.Container`.
 
     ## Leases
 
-    A backend that is given a pointer cannot keep the memory alive. Therefore ExTorch keeps the memory until you release
-    the Nx tensor:
+    Torchx can use memory by its address, but cannot keep it alive. With `lease: true` ExTorch keeps the memory until you
+    release the Nx tensor:
 
-        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend)
+        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend, lease: true)
         …
         ExTorch.Nx.release(x)
 
-    Memory that is never released is kept until the node stops. Use `lease: false` to copy instead.
+    A lease also covers what Torchx makes of the tensor without a copy: slices, transposed and reshaped tensors. Release
+    it when none of them is used any more. `ExTorch.Memory.leases/0` lists the leases that have not been released; their
+    memory is kept until the node stops.
     """
 
-    alias ExTorch.{DType, Error, Options, Tensor}
-    alias ExTorch.Nx.Lease
+    alias ExTorch.{Checkpoint, DType, Error, Options, Tensor}
+    alias ExTorch.Checkpoint.StateDict
+    alias ExTorch.Nx.{Lease, LazyTensor}
 
     @type container :: term()
 
     @doc """
     Converts a tensor, or a container of tensors, to Nx.
 
-    Tensors of dtype `:bool` become `{:u, 8}`. A dtype that Nx does not support raises `:unsupported`.
+    Tensors of dtype `:bool` become `{:u, 8}`. A dtype that Nx does not support raises `:unsupported`. A tensor without
+    elements raises `:unsupported`, too; in a container, this error takes its place, because such tensors are often
+    harmless, and Nx has none.
 
         ExTorch.load!("model.pt") |> ExTorch.Nx.to_nx()
 
@@ -42,66 +61,236 @@ if Code.ensure_loaded?(Nx) do
 
       * `:backend` - a backend, or `{backend, options}`. Defaults to `Nx.default_backend/0`.
       * `:names` - the names of the axes
-      * `:lease` - if `false`, copies where a lease would be needed. Defaults to `true`.
+      * `:lease` - if `true`, shares the memory with Torchx, until `release/1`. Has no effect for backends that do not need
+        it. Defaults to `false`.
     """
     @spec to_nx(Tensor.t() | container(), keyword()) :: Nx.Tensor.t() | container()
     def to_nx(tensor_or_container, opts \\ []) do
-      opts = Options.validate!(opts, [:backend, :names, lease: true])
+      opts = Options.validate!(opts, [:backend, :names, lease: false])
       Options.booleans!(opts, [:lease])
-      traverse(tensor_or_container, Tensor, &convert(&1, opts))
+      {backend, backend_opts} = backend(opts[:backend])
+      options = %{backend: {backend, backend_opts}, names: opts[:names], lease: opts[:lease]}
+
+      case tensor_or_container do
+        %Tensor{} = tensor -> convert!(tensor, nil, options)
+        %Tensor.BlobView{tensor: tensor} -> convert!(tensor, nil, options)
+        container -> convert_parts(container, options)
+      end
     end
 
     @doc """
     Converts an Nx tensor, or a container of them, to ExTorch tensors. Vectorized axes become leading dimensions.
 
+    Memory that is shared stays valid whatever happens to the Nx tensor (`Nx.backend_deallocate/1`,
+    `Nx.backend_transfer/2`).
+
         params |> ExTorch.Nx.from_nx() |> ExTorch.save!("model.pt")
     """
     @spec from_nx(Nx.Tensor.t() | container()) :: Tensor.t() | container()
     def from_nx(nx_or_container) do
-      traverse(nx_or_container, Nx.Tensor, fn nx -> nx |> Nx.devectorize() |> to_tensor() end)
+      to_tensor = fn nx, _path, acc -> {nx |> Nx.devectorize() |> to_tensor(), acc} end
+      {converted, nil} = traverse(nx_or_container, nil, {Nx.Tensor, to_tensor}, [])
+      converted
     end
 
     @doc """
-    Ends the lease of an Nx tensor that `to_nx/2` returned. The Nx tensor must not be used afterwards.
+    Ends the lease of an Nx tensor that `to_nx/2` returned, or of all Nx tensors in a container.
+
+    The Nx tensor is deallocated: using it afterwards is an error. What Torchx made of it without a copy must not be used
+    any more. The tensor may be deallocated already, and it may be one that Torchx made of the leased one.
 
     Returns true if there was a lease.
 
-        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend)
+        x = ExTorch.Nx.to_nx(tensor, backend: Torchx.Backend, lease: true)
         sum = x |> Nx.sum() |> Nx.to_number()
         ExTorch.Nx.release(x)
     """
-    @spec release(Nx.Tensor.t()) :: boolean()
-    def release(%Nx.Tensor{} = nx) do
-      case pointer(nx) do
-        {:ok, address, _size} -> Lease.release(address)
-        :error -> false
+    @spec release(Nx.Tensor.t() | container()) :: boolean()
+    def release(nx_or_container) do
+      {_, found} =
+        traverse(nx_or_container, false, {Nx.Tensor, &{&1, release_one(&1, &2) or &3}}, [])
+
+      found
+    end
+
+    # What has no memory any more must not have an address either.
+    defp release_one(nx, _path) do
+      with false <- Lease.release(nil, nx.data), false <- release_view(nx) do
+        false
+      else
+        {:ok, holder} ->
+          for data <- Enum.uniq([nx.data, holder]),
+              data,
+              do: Nx.backend_deallocate(%{nx | data: data})
+
+          true
       end
+    end
+
+    defp release_view(%{data: %backend{}} = nx) do
+      if pointers?(backend) and ExTorch.Memory.leases() != [] do
+        nx |> Nx.devectorize() |> views() |> Enum.find_value(false, &release_at/1)
+      else
+        false
+      end
+    rescue
+      # It is deallocated.
+      _error in [ArgumentError, RuntimeError, ErlangError] -> false
+    end
+
+    defp release_at(view) do
+      with {:ok, address, _size} <- pointer(view),
+           do: Lease.release(address, nil),
+           else: (_ -> false)
+    end
+
+    # The tensor with its axes in every order. Torchx returns the address of one that is contiguous, and copies others.
+    defp views(nx) do
+      axes = Nx.axes(nx)
+      orders = if length(axes) in 2..4, do: permutations(axes), else: [axes]
+      Stream.map(orders, &(nx |> Nx.transpose(axes: &1) |> Nx.new_axis(0)))
+    end
+
+    defp permutations([]), do: [[]]
+
+    defp permutations(axes),
+      do: for(axis <- axes, rest <- permutations(axes -- [axis]), do: [axis | rest])
+
+    @doc """
+    Opens a checkpoint and returns a map of names to lazy tensors, which are read when Nx uses them.
+
+        tensors = ExTorch.Nx.read!("pytorch_model.bin")
+        Nx.to_tensor(tensors["encoder.weight"])
+
+    The source is any that `ExTorch.Checkpoint.state_dict/2` takes: a file of any format, an index of shards or the
+    directory that contains one, a URL. The file is mapped, so that a tensor is copied at most once: not at all to
+    `Nx.BinaryBackend`, once to other backends. The result is what Bumblebee's `:safetensors_reader` returns:
+
+        Bumblebee.load_model({:local, "model"}, safetensors_reader: &ExTorch.Nx.read!/1)
+
+    Takes the options of `ExTorch.Checkpoint.state_dict/2`: `:only`, `:except`, `:rename`, `:top_level_key`, and those of
+    `ExTorch.Checkpoint.open/2`. `:mmap` defaults to `true`. With `mmap: false` a tensor is read from the file each time
+    it is used.
+
+    The file stays open as long as one of the tensors exists.
+    """
+    @spec read!(Checkpoint.source(), keyword()) :: %{String.t() => LazyTensor.t()}
+    def read!(source, opts \\ []) do
+      known = Keyword.put(Checkpoint.Options.known_options(), :mmap, true)
+      {selection, opts} = StateDict.split!(opts, known)
+      Checkpoint.Options.check!(opts)
+      parts = Error.unwrap!(StateDict.open_parts(source, opts))
+      items = Error.unwrap!(StateDict.items(parts, selection, source))
+      Map.new(items, fn {name, ckpt, entry} -> {name, LazyTensor.new(name, ckpt, entry)} end)
     end
 
     # ---- To Nx ----
 
-    defp convert(tensor, opts) do
-      {backend, backend_opts} = backend(opts[:backend])
-      type = type!(tensor.dtype)
-      names = opts[:names] || List.duplicate(nil, tuple_size(tensor.shape))
-      device = backend_opts[:device] || :cpu
+    # Converts what ExTorch.load/2 returns.
+    @doc false
+    @spec convert_object(term(), term()) :: term()
+    def convert_object(object, backend) do
+      convert_parts(object, %{backend: backend(backend), names: nil, lease: false})
+    end
 
-      if opts[:lease] and pointers?(backend) and same_device?(tensor.device, device) and
-           Tensor.numel(tensor) > 0 do
-        from_pointer(Tensor.contiguous(tensor), {backend, backend_opts}, type, names)
-      else
-        tensor
-        |> Tensor.to_binary()
-        |> Nx.from_binary(type, backend: {backend, backend_opts})
-        |> Nx.reshape(tensor.shape, names: names)
+    defp convert_parts(container, options) do
+      convert = fn tensor, path, acc -> {convert_part(tensor, path, options), acc} end
+      {converted, nil} = traverse(container, nil, {Tensor, convert}, [])
+      converted
+    end
+
+    # Whether the tensors of a backend have their own memory, so that a mapped file is read once.
+    @doc false
+    @spec copies?(term()) :: boolean()
+    def copies?(backend), do: elem(backend(backend), 0) != Nx.BinaryBackend
+
+    # Converts to the default backend.
+    @doc false
+    @spec convert!(Tensor.t(), String.t() | nil) :: Nx.Tensor.t()
+    def convert!(tensor, name),
+      do: convert!(tensor, name, %{backend: backend(nil), names: nil, lease: false})
+
+    # The template of a tensor, or of an entry of a checkpoint.
+    @doc false
+    @spec template!(Tensor.t() | Checkpoint.Entry.t(), String.t() | nil) :: Nx.Tensor.t()
+    def template!(tensor, name) do
+      if 0 in Tuple.to_list(tensor.shape), do: raise(empty(tensor, name))
+      Nx.template(tensor.shape, type!(tensor.dtype, name))
+    end
+
+    defp convert!(tensor, name, options) do
+      case convert(tensor, name, options) do
+        %Nx.Tensor{} = nx -> nx
+        error -> raise error
       end
     end
 
-    defp backend(nil), do: Nx.default_backend()
-    defp backend({module, opts}), do: {module, opts}
-    defp backend(module), do: {module, []}
+    defp convert_part(tensor, path, options) do
+      name = if path != [], do: path |> Enum.reverse() |> Enum.map_join(".", &text/1)
+      convert(tensor, name, options)
+    end
 
-    defp from_pointer(tensor, backend, type, names) do
+    defp text(key) when is_binary(key) or is_atom(key) or is_number(key), do: to_string(key)
+    defp text(key), do: inspect(key, limit: 5)
+
+    # Returns the Nx tensor, or an error if there are no elements.
+    defp convert(tensor, name, options) do
+      type = type!(tensor.dtype, name)
+
+      cond do
+        Tensor.numel(tensor) == 0 ->
+          empty(tensor, name)
+
+        options.lease and leasable?(tensor, type, options.backend) ->
+          from_pointer(Tensor.contiguous(tensor), type, options)
+
+        true ->
+          from_binary(tensor, type, name, options)
+      end
+    end
+
+    defp empty(tensor, name) do
+      Error.new(
+        :unsupported,
+        "#{subject(name)} has the shape #{inspect(tensor.shape)}; Nx has no tensors without elements"
+      )
+    end
+
+    defp subject(nil), do: "the tensor"
+    defp subject(name), do: "the tensor #{Error.quoted(name)}"
+
+    # The template has the shape already: another backend would have to compile a reshape.
+    defp from_binary(tensor, type, name, %{backend: {backend, backend_opts}} = options) do
+      template = Nx.template(tensor.shape, type, names: options.names)
+      binary = Tensor.to_binary(tensor)
+      from_binary(backend, template, binary, backend_opts, "#{subject(name)} (#{tensor.dtype})")
+    end
+
+    defp from_binary(backend, template, binary, backend_opts, subject) do
+      backend.from_binary(template, binary, backend_opts)
+    rescue
+      error in [ArgumentError, FunctionClauseError] ->
+        reason = error |> Exception.message() |> String.split("\n") |> hd()
+
+        reraise Error.new(
+                  :unsupported,
+                  "#{inspect(backend)} does not take #{subject}: #{reason}"
+                ),
+                __STACKTRACE__
+    end
+
+    defp backend(nil), do: Nx.default_backend()
+    defp backend({module, opts}) when is_atom(module), do: {module, opts}
+    defp backend(module) when is_atom(module), do: {module, []}
+    defp backend(other), do: Options.invalid!(:backend, "a backend of Nx", other)
+
+    # Torchx stores u16 and u32 as wider types.
+    defp leasable?(tensor, type, {backend, opts}) do
+      pointers?(backend) and same_device?(tensor.device, opts[:device] || :cpu) and
+        type not in [{:u, 16}, {:u, 32}]
+    end
+
+    defp from_pointer(tensor, type, options) do
       address = Lease.keep(tensor)
 
       pointer = %{
@@ -113,48 +302,51 @@ if Code.ensure_loaded?(Nx) do
       }
 
       try do
-        Nx.from_pointer(backend, pointer, type, tensor.shape, names: names)
+        nx = Nx.from_pointer(options.backend, pointer, type, tensor.shape, names: options.names)
+        Lease.hold(address, nx.data)
+        nx
       rescue
         error ->
-          Lease.release(address)
+          Lease.release(address, nil)
           reraise error, __STACKTRACE__
       end
     end
 
-    defp type!(dtype) do
-      type =
-        DType.to_nx(dtype) ||
-          raise Error.new(
-                  :unsupported,
-                  "Nx does not support the dtype #{dtype}; convert the tensor with ExTorch.Tensor.to/2 first"
-                )
-
+    defp type!(dtype, name) do
+      type = DType.to_nx(dtype) || raise unsupported("Nx", dtype, name)
       Nx.Type.normalize!(type)
     rescue
       ArgumentError ->
-        reraise Error.new(
-                  :unsupported,
-                  "this version of Nx does not support the dtype #{dtype}; convert the tensor with ExTorch.Tensor.to/2 first"
-                ),
-                __STACKTRACE__
+        reraise unsupported("this version of Nx", dtype, name), __STACKTRACE__
+    end
+
+    defp unsupported(who, dtype, name) do
+      Error.new(
+        :unsupported,
+        "#{who} does not support the dtype #{dtype}#{name && " of #{subject(name)}"}; convert the tensor with " <>
+          "ExTorch.Tensor.to/2 first"
+      )
     end
 
     # ---- From Nx ----
 
-    defp to_tensor(%Nx.Tensor{data: %Nx.BinaryBackend{}} = nx), do: from_binary(nx)
+    defp to_tensor(%Nx.Tensor{data: %backend{}} = nx) do
+      if pointers?(backend), do: from_view(nx), else: from_binary(nx)
+    end
 
-    defp to_tensor(nx) do
-      with {:ok, address, size} <- pointer(nx),
+    # The user may deallocate the Nx tensor, which frees its memory at once. The result of an operation has a reference
+    # of its own to the memory, and nobody else knows it.
+    defp from_view(nx) do
+      view = Nx.new_axis(nx, 0)
+
+      with true <- view.data != nx.data,
+           {:ok, address, size} <- pointer(view),
            dtype = dtype!(nx.type),
            # Some backends store a type as a wider one.
            true <- size == Nx.size(nx) * DType.size(dtype) do
-        %{tensor: tensor} =
-          Tensor.Blob.from_blob(
-            %{ptr: address, shape: nx.shape, dtype: dtype, device: device(nx)},
-            owner: nx
-          )
-
-        tensor
+        info = %{ptr: address, shape: nx.shape, dtype: dtype, device: device(nx)}
+        # The memory may be leased: the view does not keep it alive then.
+        Tensor.Blob.from_blob(info, owner: {view, Lease.owner(address)}, frozen: true).tensor
       else
         _ -> from_binary(nx)
       end
@@ -181,8 +373,8 @@ if Code.ensure_loaded?(Nx) do
 
     # ---- Pointers, which only newer versions of Nx and some backends support ----
 
-    defp pointers?(Nx.BinaryBackend), do: false
-    defp pointers?(EXLA.Backend), do: false
+    # An operation of EXLA is compiled for each shape, and never shares memory.
+    defp pointers?(backend) when backend in [Nx.BinaryBackend, EXLA.Backend], do: false
 
     defp pointers?(backend) do
       Code.ensure_loaded?(backend) and function_exported?(backend, :from_pointer, 5) and
@@ -194,7 +386,7 @@ if Code.ensure_loaded?(Nx) do
     defp same_device?(_, _), do: false
 
     defp pointer(%Nx.Tensor{data: %backend{}} = nx) do
-      if function_exported?(backend, :to_pointer, 2) and backend != Nx.BinaryBackend do
+      if pointers?(backend) do
         case backend.to_pointer(nx, mode: :local) do
           %{kind: :local, address: address, data_size: size}
           when is_integer(address) and address > 0 ->
@@ -207,40 +399,74 @@ if Code.ensure_loaded?(Nx) do
         :error
       end
     rescue
-      # The backend does not support pointers for this device or kind of tensor.
-      ArgumentError -> :error
+      # The backend does not support pointers for this device or kind of tensor, or the tensor is deallocated.
+      error in [ArgumentError, RuntimeError] ->
+        _ = error
+        :error
     end
 
     # ---- Containers ----
 
-    defp traverse(%module{} = leaf, module, fun), do: fun.(leaf)
-    defp traverse(%Tensor.BlobView{tensor: tensor}, Tensor, fun), do: fun.(tensor)
+    # Replaces every struct of the module in a container. The function is given the struct, the keys that lead to it, the
+    # last one first, and an accumulator.
+    defp traverse(%module{} = leaf, acc, {module, fun}, path), do: fun.(leaf, path, acc)
 
-    defp traverse(%_{} = struct, module, fun) do
+    defp traverse(%Tensor.BlobView{tensor: tensor}, acc, {Tensor, fun}, path),
+      do: fun.(tensor, path, acc)
+
+    defp traverse(%ExTorch.Python.Dict{} = dict, acc, leaf, path) do
+      {pairs, acc} = traverse_pairs(dict.pairs, acc, leaf, path)
+      {%{dict | pairs: pairs}, acc}
+    end
+
+    defp traverse(%ExTorch.Python.Object{} = object, acc, leaf, path),
+      do: traverse_fields(object, [:args, :state, :list, :dict], acc, leaf, path)
+
+    defp traverse(%ExTorch.Python.TensorSubclass{} = subclass, acc, leaf, path),
+      do: traverse_fields(subclass, [:tensor, :state], acc, leaf, path)
+
+    defp traverse(%_{} = struct, acc, leaf, path) do
       if Nx.Container.impl_for(struct) in [nil, Nx.Container.Any] do
-        struct
+        {struct, acc}
       else
-        {mapped, nil} =
-          Nx.Container.traverse(struct, nil, fn inner, nil ->
-            {traverse(inner, module, fun), nil}
-          end)
-
-        mapped
+        Nx.Container.traverse(struct, acc, &traverse(&1, &2, leaf, path))
       end
     end
 
-    defp traverse(map, module, fun) when is_map(map) do
-      Map.new(map, fn {key, value} -> {key, traverse(value, module, fun)} end)
+    defp traverse(map, acc, leaf, path) when is_map(map) do
+      {pairs, acc} = map |> Map.to_list() |> traverse_pairs(acc, leaf, path)
+      {Map.new(pairs), acc}
     end
 
-    defp traverse(list, module, fun) when is_list(list),
-      do: Enum.map(list, &traverse(&1, module, fun))
-
-    defp traverse(tuple, module, fun) when is_tuple(tuple) do
-      tuple |> Tuple.to_list() |> Enum.map(&traverse(&1, module, fun)) |> List.to_tuple()
+    defp traverse([_ | _] = list, acc, leaf, path) do
+      if List.improper?(list), do: {list, acc}, else: traverse_list(list, acc, leaf, path)
     end
 
-    defp traverse(other, _module, _fun), do: other
+    defp traverse(tuple, acc, leaf, path) when is_tuple(tuple) do
+      {list, acc} = tuple |> Tuple.to_list() |> traverse_list(acc, leaf, path)
+      {List.to_tuple(list), acc}
+    end
+
+    defp traverse(other, acc, _leaf, _path), do: {other, acc}
+
+    defp traverse_pairs(pairs, acc, leaf, path) do
+      Enum.map_reduce(pairs, acc, fn {key, value}, acc ->
+        {value, acc} = traverse(value, acc, leaf, [key | path])
+        {{key, value}, acc}
+      end)
+    end
+
+    defp traverse_list(list, acc, leaf, path) do
+      {pairs, acc} = list |> Enum.with_index(&{&2, &1}) |> traverse_pairs(acc, leaf, path)
+      {Enum.map(pairs, &elem(&1, 1)), acc}
+    end
+
+    defp traverse_fields(struct, keys, acc, leaf, path) do
+      Enum.reduce(keys, {struct, acc}, fn key, {struct, acc} ->
+        {value, acc} = traverse(Map.fetch!(struct, key), acc, leaf, path)
+        {Map.put(struct, key, value), acc}
+      end)
+    end
   end
 else
   defmodule ExTorch.Nx do
@@ -276,6 +502,24 @@ else
     """
     @spec release(term()) :: no_return()
     def release(_nx), do: missing!()
+
+    @doc """
+    Opens a checkpoint and returns a map of names to lazy tensors. Needs Nx.
+
+        ExTorch.Nx.read!("pytorch_model.bin")
+    """
+    @spec read!(term()) :: no_return()
+    @spec read!(term(), keyword()) :: no_return()
+    def read!(source, opts \\ [])
+    def read!(_source, _opts), do: missing!()
+
+    @doc false
+    @spec convert_object(term(), term()) :: no_return()
+    def convert_object(_object, _backend), do: missing!()
+
+    @doc false
+    @spec copies?(term()) :: no_return()
+    def copies?(_backend), do: missing!()
 
     @spec missing!() :: no_return()
     defp missing! do

@@ -28,6 +28,37 @@ defmodule ExTorch.Options do
     end
   end
 
+  # Splits off the options :as and :backend, which say what a read returns.
+  @spec result!(keyword()) :: {:tensor | {:nx, backend :: term()}, keyword()}
+  def result!(opts) do
+    {result, others} =
+      if Keyword.keyword?(opts), do: Keyword.split(opts, [:as, :backend]), else: {[], opts}
+
+    case Keyword.get(result, :as, :tensor) do
+      :nx -> {{:nx, result[:backend]}, others}
+      :tensor -> {tensor!(result), others}
+      other -> invalid!(:as, ":tensor or :nx", other)
+    end
+  end
+
+  defp tensor!(result) do
+    if Keyword.has_key?(result, :backend),
+      do: invalid!(:backend, "as: :nx beside it", result[:backend])
+
+    :tensor
+  end
+
+  # Converts what was read.
+  @spec convert({:ok, term()} | {:error, Error.t()}, :tensor | {:nx, term()}, term()) ::
+          {:ok, term()} | {:error, Error.t()}
+  def convert({:ok, object}, {:nx, backend}, source) do
+    {:ok, ExTorch.Nx.convert_object(object, backend)}
+  rescue
+    error in Error -> {:error, Error.put_path(error, source)}
+  end
+
+  def convert(read, _result, _source), do: read
+
   defp names(options) do
     options
     |> Enum.map(fn

@@ -10,7 +10,7 @@ defmodule ExTorch.Telemetry do
   |---|---|---|---|
   | `:open` | a checkpoint is opened, also within a load | `bytes` (of its storages), `tensors` | `source`, `path`, `format` |
   | `:load` | `ExTorch.load/2` | `bytes`, `tensors` | `source`, `path`, `format` |
-  | `:read` | `ExTorch.Checkpoint.tensor/2` | `bytes`, `tensors` (1) | `source`, `path`, `name` |
+  | `:read` | `ExTorch.Checkpoint.tensor/3` | `bytes`, `tensors` (1) | `source`, `path`, `name` |
   | `:save` | `ExTorch.save/3` | `bytes`, `tensors` | `path`, `format` |
   | `:stream` | `ExTorch.Streaming.load/2`, `recv/2` and `send/3` | `bytes`, `tensors` | `direction`: `:load`, `:recv` or `:send` |
   | `:apply` | `ExTorch.Store.apply_to/2` | `bytes`, `tensors`, `missing`, `errors` | `source`, `path` |
@@ -23,7 +23,7 @@ defmodule ExTorch.Telemetry do
     * `reason` in the metadata of `:stop` is the reason of the `ExTorch.Error` that was returned, or `nil`.
     * `:exception` has `kind`, `reason` and `stacktrace`.
 
-  `memory/0` emits `[:extorch, :memory]` with the measurements `tensors`, `bytes`, `mapped`, `threads` and `budget` (0 if
+  `memory/0` emits `[:extorch, :memory]` with the measurements `tensors`, `bytes`, `mapped`, `leased`, `threads` and `budget` (0 if
   there is none). `:telemetry_poller` calls it from time to time:
 
       {:telemetry_poller, measurements: [{ExTorch.Telemetry, :memory, []}], period: 10_000}
@@ -99,6 +99,7 @@ defmodule ExTorch.Telemetry do
       for {name, unit} <- [
             bytes: :byte,
             mapped: :byte,
+            leased: :byte,
             budget: :byte,
             tensors: :unit,
             threads: :unit

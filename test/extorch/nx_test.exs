@@ -41,7 +41,7 @@ if Code.ensure_loaded?(Nx) do
 
       test "#{inspect(backend)}: memory is shared if the backend supports it" do
         t = ExTorch.arange(1000, dtype: :float32)
-        nx = ExTorch.Nx.to_nx(t, backend: unquote(backend))
+        nx = ExTorch.Nx.to_nx(t, backend: unquote(backend), lease: true)
         assert Blob.to_blob(ExTorch.Nx.from_nx(nx)).ptr == Blob.to_blob(t).ptr
         assert Nx.to_flat_list(nx) == Tensor.to_list(t)
         transposed = Tensor.transpose(Tensor.reshape(t, {10, 100}))
@@ -92,29 +92,274 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
+    defp arange(shape),
+      do: Tensor.reshape(ExTorch.arange(Tuple.product(shape), dtype: :float32), shape)
+
     # Some backends lack some types.
     defp nx(t, backend) do
       ExTorch.Nx.to_nx(t, backend: backend)
     rescue
-      ArgumentError -> :unsupported
-      FunctionClauseError -> :unsupported
+      error in ExTorch.Error -> error.reason
     end
 
-    test "a lease keeps the memory alive until it is released" do
-      if Torchx.Backend in @backends do
+    test "without a lease there is nothing to release, and nothing is leased" do
+      for backend <- @backends do
+        before = Memory.live().leased
+        nx = ExTorch.Nx.to_nx(ExTorch.ones({10}), backend: backend)
+        refute ExTorch.Nx.release(nx)
+        assert Nx.to_number(Nx.sum(nx)) == 10.0
+        assert Memory.live().leased == before
+      end
+    end
+
+    if Torchx.Backend in @backends do
+      defp leased(t), do: ExTorch.Nx.to_nx(t, backend: Torchx.Backend, lease: true)
+      defp pointer(nx), do: Torchx.Backend.to_pointer(nx, mode: :local).address
+
+      test "Torchx: a copy shares no memory with the tensor, which can still be written" do
         t = ExTorch.ones({1000})
         nx = ExTorch.Nx.to_nx(t, backend: Torchx.Backend)
+        refute pointer(nx) == Blob.to_blob(t).ptr
+        Memory.collect()
+        ExTorch.op("zero_", [t])
+        assert Nx.to_number(Nx.sum(nx)) == 1000.0
+      end
+
+      test "Torchx: a lease keeps the memory alive and frozen until it is released" do
+        t = ExTorch.ones({1000})
+        nx = leased(t)
+        assert pointer(nx) == Blob.to_blob(t).ptr
+        assert reason(fn -> ExTorch.op("zero_", [t]) end) == :frozen
+        assert [%{bytes: 4000, dtype: :float32, shape: {1000}}] = Memory.leases()
+        assert Memory.live().leased == 4000
+        other = ExTorch.Nx.from_nx(nx)
         Tensor.release(t)
         Memory.collect()
         assert Nx.to_number(Nx.sum(nx)) == 1000.0
         assert ExTorch.Nx.release(nx)
         refute ExTorch.Nx.release(nx)
-        t = ExTorch.ones({10})
-        copy = ExTorch.Nx.to_nx(t, backend: Torchx.Backend, lease: false)
-        refute ExTorch.Nx.release(copy)
-      else
-        refute ExTorch.Nx.release(Nx.tensor([1], backend: Nx.BinaryBackend))
+        assert Memory.leases() == []
+        Memory.collect()
+        assert Tensor.to_list(ExTorch.sum(other)) == 1000.0
+        # used by mistake
+        assert_raise RuntimeError, fn -> Nx.to_number(Nx.sum(nx)) end
       end
+
+      test "Torchx: a lease is released by a view, after deallocation, and in containers" do
+        t = arange({4, 5})
+
+        for view <- [
+              &Nx.transpose/1,
+              &Nx.transpose(Nx.reshape(&1, {2, 2, 5}), axes: [2, 0, 1]),
+              &Nx.reshape(&1, {20}),
+              &Nx.squeeze(Nx.new_axis(&1, 0)),
+              &Nx.vectorize(&1, :x)
+            ] do
+          nx = leased(t)
+          assert ExTorch.Nx.release(view.(nx))
+          refute ExTorch.Nx.release(nx)
+        end
+
+        nx = leased(t)
+        :ok = Nx.backend_deallocate(nx)
+        assert ExTorch.Nx.release(nx)
+        refute ExTorch.Nx.release(nx)
+
+        container = %{"a" => leased(t), b: [{leased(ExTorch.ones({3})), "text"}, 5]}
+        assert length(Memory.leases()) == 2
+        assert ExTorch.Nx.release(container)
+        refute ExTorch.Nx.release(container)
+        assert Memory.leases() == []
+      end
+
+      test "Torchx: every order in which both libraries drop shared memory" do
+        for first <- [:deallocate, :transfer, :collect], size <- [4, 100_000] do
+          nx = Nx.iota({size}, type: :f32, backend: Torchx.Backend)
+          expected = Nx.to_number(Nx.sum(nx))
+          t = ExTorch.Nx.from_nx(nx)
+          slice = ExTorch.op("narrow", [t, 0, 0, 2])
+
+          case first do
+            :deallocate -> Nx.backend_deallocate(nx)
+            :transfer -> Nx.backend_transfer(nx, Nx.BinaryBackend)
+            :collect -> :erlang.garbage_collect()
+          end
+
+          # what was freed would be used again
+          for _ <- 1..20, do: Nx.broadcast(Nx.tensor(7.0, backend: Torchx.Backend), {size})
+          assert Tensor.to_list(ExTorch.sum(t)) == expected
+          assert reason(fn -> ExTorch.op("zero_", [t]) end) == :frozen
+          Tensor.release(t)
+          Memory.collect()
+          assert Tensor.to_list(slice) == [0.0, 1.0]
+        end
+      end
+
+      test "Torchx: from_nx of a view leaves the Nx tensor as it is" do
+        nx = Nx.iota({4, 5}, type: :f32, backend: Torchx.Backend)
+        t = ExTorch.Nx.from_nx(nx)
+        assert Blob.to_blob(t).ptr == pointer(nx)
+
+        assert Tensor.to_list(ExTorch.Nx.from_nx(Nx.transpose(nx))) ==
+                 Nx.to_list(Nx.transpose(nx))
+
+        assert Tensor.to_list(ExTorch.Nx.from_nx(nx[2])) == Nx.to_list(nx[2])
+        scalar = ExTorch.Nx.from_nx(Nx.tensor(5, backend: Torchx.Backend))
+        assert {scalar.shape, Tensor.to_list(scalar)} == {{}, 5}
+      end
+
+      test "Torchx: unsigned types that it stores as wider ones" do
+        for dtype <- [:uint16, :uint32, :uint64], ExTorch.DType.supported?(dtype) do
+          t =
+            Tensor.from_binary(
+              :binary.copy(<<200>>, 24),
+              {24 |> div(ExTorch.DType.size(dtype))},
+              dtype
+            )
+
+          for lease <- [true, false] do
+            nx = ExTorch.Nx.to_nx(t, backend: Torchx.Backend, lease: lease)
+            assert Nx.to_binary(nx) == Tensor.to_binary(t)
+            assert Tensor.to_binary(ExTorch.Nx.from_nx(nx)) == Tensor.to_binary(t)
+            ExTorch.Nx.release(nx)
+          end
+        end
+
+        assert Memory.leases() == []
+      end
+    end
+
+    test "tensors without elements are errors with their names, which do not fail a container" do
+      empty = ExTorch.zeros({0, 3})
+      assert reason(fn -> ExTorch.Nx.to_nx(empty) end) == :unsupported
+
+      assert %{"a" => %Nx.Tensor{}, "m" => [%ExTorch.Error{reason: :unsupported} = error]} =
+               ExTorch.Nx.to_nx(%{"a" => ExTorch.ones({2}), "m" => [empty]})
+
+      assert error.message =~ ~s(the tensor "m.0" has the shape {0, 3})
+      assert reason(fn -> Nx.add(empty, 1) end) == :unsupported
+    end
+
+    test "types of Nx that LibTorch does not have are errors" do
+      for type <- [{:u, 2}, {:u, 4}, {:s, 2}, {:s, 4}] do
+        nx = Nx.tensor([1, 0], type: type, backend: Nx.BinaryBackend)
+        assert reason(fn -> ExTorch.Nx.from_nx(nx) end) == :unsupported
+      end
+    end
+
+    # ---- Lazy ----
+
+    test "Nx takes tensors as they are" do
+      t = ExTorch.tensor([[1.0, 2.0], [3.0, 4.0]])
+      assert Nx.to_list(Nx.add(t, 1)) == [[2.0, 3.0], [4.0, 5.0]]
+      assert Nx.to_list(Nx.to_tensor(t)) == Tensor.to_list(t)
+      assert Nx.shape(Nx.stack([t, t])) == {2, 2, 2}
+      assert Nx.to_number(Nx.Defn.jit(&Nx.sum/1).(t)) == 10.0
+
+      assert Nx.to_list(Nx.Defn.jit(fn %{a: a, b: {b}} -> Nx.dot(a, b) end).(%{a: t, b: {t}})) ==
+               [[7.0, 10.0], [15.0, 22.0]]
+
+      batch = Nx.Batch.concatenate([t, t])
+      assert batch.size == 4
+      serving = Nx.Serving.jit(&Nx.multiply(&1, 2))
+
+      assert Nx.to_list(Nx.Serving.run(serving, batch)) == [
+               [2.0, 4.0],
+               [6.0, 8.0],
+               [2.0, 4.0],
+               [6.0, 8.0]
+             ]
+    end
+
+    @tag :tmp_dir
+    test "read! returns lazy tensors of any format, with the options of a state dict", %{
+      tmp_dir: dir
+    } do
+      weights = %{
+        "m.w" => arange({3, 4}),
+        "m.b" => ExTorch.ones({3}),
+        "m.e" => ExTorch.zeros({0})
+      }
+
+      for name <- ["w.pt", "w.safetensors", "w.npz"], mmap <- [true, false] do
+        path = Path.join(dir, name)
+        :ok = ExTorch.save(weights, path)
+        lazy = ExTorch.Nx.read!(path, mmap: mmap)
+        assert Map.keys(lazy) == Map.keys(weights)
+
+        for key <- ["m.w", "m.b"],
+            do: assert(Nx.to_list(Nx.to_tensor(lazy[key])) == Tensor.to_list(weights[key]))
+
+        assert inspect(lazy["m.w"]) =~ ~r/LazyTensor<m.w: .*\[3\]\[4\], /
+        assert Nx.to_list(Nx.add(lazy["m.b"], 1)) == [2.0, 2.0, 2.0]
+
+        assert %ExTorch.Error{reason: :unsupported, message: message} =
+                 catch_error(Nx.to_tensor(lazy["m.e"]))
+
+        assert message =~ "m.e"
+        assert Map.keys(ExTorch.Nx.read!(path, top_level_key: "m", only: {:prefix, "w"})) == ["w"]
+      end
+
+      index = Path.join(dir, "sharded/model.safetensors.index.json")
+      File.mkdir_p!(Path.dirname(index))
+      :ok = ExTorch.convert(Path.join(dir, "w.safetensors"), index, max_shard_size: 40)
+      sharded = ExTorch.Nx.read!(Path.dirname(index), only: ["m.w", "m.b"])
+      assert Nx.to_list(Nx.to_tensor(sharded["m.w"])) == Tensor.to_list(weights["m.w"])
+      assert reason(fn -> ExTorch.Nx.read!(Path.join(dir, "none.pt")) end) == :not_found
+      assert reason(fn -> ExTorch.Nx.read!(index, onli: 1) end) == :bad_argument
+    end
+
+    for backend <- @backends do
+      @tag :tmp_dir
+      test "#{inspect(backend)}: load and Checkpoint.tensor return Nx tensors", %{tmp_dir: dir} do
+        path = Path.join(dir, "model.pt")
+        t = arange({3, 4})
+
+        :ok =
+          ExTorch.save(
+            %{
+              "model" => %{"w" => t, "t" => Tensor.transpose(t)},
+              "list" => [t, 5],
+              "empty" => ExTorch.zeros({0})
+            },
+            path
+          )
+
+        for opts <- [[], [mmap: true], [mmap: false], [ordered: true]] do
+          {:ok, loaded} = ExTorch.load(path, [as: :nx, backend: unquote(backend)] ++ opts)
+          get = fn key -> if opts[:ordered], do: Map.new(loaded.pairs)[key], else: loaded[key] end
+          model = if opts[:ordered], do: Map.new(get.("model").pairs), else: get.("model")
+          assert %Nx.Tensor{data: %unquote(backend){}} = model["w"]
+          assert Nx.to_list(model["w"]) == Tensor.to_list(t)
+          assert Nx.to_list(model["t"]) == Tensor.to_list(Tensor.transpose(t))
+          assert [%Nx.Tensor{}, 5] = get.("list")
+          assert %ExTorch.Error{reason: :unsupported} = get.("empty")
+        end
+
+        ckpt = ExTorch.Checkpoint.open!(path, mmap: true)
+        nx = ExTorch.Checkpoint.tensor!(ckpt, "model.w", as: :nx, backend: {unquote(backend), []})
+        assert %Nx.Tensor{data: %unquote(backend){}, shape: {3, 4}} = nx
+
+        assert {:error, %{reason: :unsupported, path: ^path}} =
+                 ExTorch.Checkpoint.tensor(ckpt, "empty", as: :nx)
+
+        assert {:error, %{reason: :not_found}} = ExTorch.Checkpoint.tensor(ckpt, "none", as: :nx)
+      end
+    end
+
+    @tag :tmp_dir
+    test "a mapped file is not copied to BinaryBackend, and stays open while Nx needs it", %{
+      tmp_dir: dir
+    } do
+      path = Path.join(dir, "model.safetensors")
+      :ok = ExTorch.save(%{"w" => ExTorch.ones({1_000_000})}, path)
+      before = Memory.live().bytes
+      nx = ExTorch.load!(path, as: :nx, mmap: true, backend: Nx.BinaryBackend)["w"]
+      lazy = Nx.to_tensor(ExTorch.Nx.read!(path)["w"])
+      Memory.collect()
+      assert Memory.live().bytes - before < 1_000_000
+      assert Nx.to_number(Nx.sum(nx)) == 1_000_000.0
+      assert Nx.to_binary(lazy) == Nx.to_binary(nx)
     end
 
     test "names, containers, vectorized axes, scalars and empty tensors" do

@@ -7,27 +7,39 @@
 /* There are few leases and they live long, so a list is fast enough. */
 typedef struct lease {
   struct lease *next;
-  const void *address;
   void *object;
 } lease;
 
 static lease *leases;
 static xt_mutex lock = XT_MUTEX_INIT;
 
-bool xt_lease_keep(const void *address, void *object) {
+bool xt_lease_keep(void *object) {
   lease *added = malloc(sizeof *added);
   if (!added) return false;
   xt_mutex_lock(&lock);
-  *added = (lease){leases, address, object};
+  *added = (lease){leases, object};
   leases = added;
   xt_mutex_unlock(&lock);
   return true;
 }
 
-void *xt_lease_release(const void *address) {
-  xt_mutex_lock(&lock);
+static lease **find(xt_lease_visit *visit, void *context) {
   lease **at = &leases;
-  while (*at && (*at)->address != address) at = &(*at)->next;
+  while (*at && !visit((*at)->object, context)) at = &(*at)->next;
+  return at;
+}
+
+void *xt_lease_find(xt_lease_visit *visit, void *context) {
+  xt_mutex_lock(&lock);
+  const lease *found = *find(visit, context);
+  void *object = found ? found->object : NULL;
+  xt_mutex_unlock(&lock);
+  return object;
+}
+
+void *xt_lease_release(xt_lease_visit *visit, void *context) {
+  xt_mutex_lock(&lock);
+  lease **at = find(visit, context);
   lease *found = *at;
   if (found) *at = found->next;
   xt_mutex_unlock(&lock);

@@ -1,14 +1,19 @@
-/* Memory lent to a borrower that holds only its address. The object that owns the memory is kept under that address
- * until the borrower releases it. */
+/* Memory lent to a borrower that holds only its address. The object that owns the memory is kept until the borrower
+ * returns it. */
 #ifndef XT_MEMORY_LEASE_H
 #define XT_MEMORY_LEASE_H
 
 #include <stdbool.h>
 
-/* Keeps the object. An address may be leased several times. Returns false if there is no memory for the entry. */
-bool xt_lease_keep(const void *address, void *object);
+/* Keeps the object. Returns false if there is no memory for the entry. */
+bool xt_lease_keep(void *object);
 
-/* Ends one lease of the address and returns its object, or NULL if there is no lease. */
-void *xt_lease_release(const void *address);
+/* Calls `visit` with every object, the newest first, until it returns true. Returns that object, or NULL. No lease can
+ * be added or removed meanwhile. */
+typedef bool xt_lease_visit(void *object, void *context);
+void *xt_lease_find(xt_lease_visit *visit, void *context);
+
+/* The same, but ends the lease of the object. */
+void *xt_lease_release(xt_lease_visit *visit, void *context);
 
 #endif

@@ -15,6 +15,7 @@ typedef struct {
   atomic_int_least64_t tensors; /* tensor handles */
   atomic_int_least64_t bytes;   /* allocated and not freed yet */
   atomic_int_least64_t mapped;  /* bytes of mapped files */
+  atomic_int_least64_t leased;  /* bytes that a backend of Nx holds by their address */
   atomic_int_least64_t threads; /* threads that work for a caller, without the reaper and the background thread */
 } xt_memory_counters;
 

@@ -56,18 +56,27 @@ defmodule ExTorch.Checkpoint.StateDict do
           result | {:error, Error.t()}
         when result: term()
   def with_parts(source, opts, fun) do
-    if index = Store.Sharded.index(source) do
-      Store.Sharded.with_shards(index, opts, fn _keys, weight_map, shards ->
-        fun.(for {shard, ckpt} <- Enum.sort(shards), do: shard_part(ckpt, shard, weight_map))
-      end)
-    else
-      with {:ok, ckpt} <- Checkpoint.open(source, opts) do
-        try do
-          with {:ok, entries} <- Handle.entries(ckpt), do: fun.([{ckpt, entries}])
-        after
-          Checkpoint.close(ckpt)
-        end
+    with {:ok, parts} <- open_parts(source, opts) do
+      try do
+        fun.(parts)
+      after
+        Enum.each(parts, fn {ckpt, _entries} -> Checkpoint.close(ckpt) end)
       end
+    end
+  end
+
+  # Opens the source. Its parts are closed by the caller or by the garbage collector.
+  @spec open_parts(Checkpoint.source(), keyword()) :: result([part()])
+  def open_parts(source, opts) do
+    if index = Store.Sharded.index(source) do
+      with {:ok, _keys, weight_map, shards} <- Store.Sharded.open_shards(index, opts),
+           do:
+             {:ok,
+              for({shard, ckpt} <- Enum.sort(shards), do: shard_part(ckpt, shard, weight_map))}
+    else
+      with {:ok, ckpt} <- Checkpoint.open(source, opts),
+           {:ok, entries} <- Handle.entries(ckpt),
+           do: {:ok, [{ckpt, entries}]}
     end
   end
 
@@ -135,7 +144,7 @@ defmodule ExTorch.Checkpoint.StateDict do
     Error.new(
       :ambiguous,
       "the paths #{inspect(a, limit: 20)} and #{inspect(b, limit: 20)} have the same name #{inspect(name)}; " <>
-        "read them with ExTorch.Checkpoint.tensor/2"
+        "read them with ExTorch.Checkpoint.tensor/3"
     )
   end
 

@@ -182,16 +182,22 @@ defmodule ExTorch.Store.Sharded do
   # and closes them.
   @doc false
   def with_shards(path, opts, fun) do
-    with {:ok, path} <- Source.resolve(path),
-         {:ok, index} <- ShardIndex.find(path),
-         {:ok, weight_map} <- ShardIndex.read(index),
-         {:ok, keys, weight_map, shards} <- open_current(index, weight_map, opts, @tries) do
+    with {:ok, keys, weight_map, shards} <- open_shards(path, opts) do
       try do
         fun.(keys, weight_map, shards)
       after
         close_all(shards)
       end
     end
+  end
+
+  # Opens all shards. They are closed by the caller or by the garbage collector.
+  @doc false
+  def open_shards(path, opts) do
+    with {:ok, path} <- Source.resolve(path),
+         {:ok, index} <- ShardIndex.find(path),
+         {:ok, weight_map} <- ShardIndex.read(index),
+         do: open_current(index, weight_map, opts, @tries)
   end
 
   # A save may replace the index after it was read, and remove its shards: then the new index is opened. Once the shards

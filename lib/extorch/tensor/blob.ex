@@ -84,6 +84,7 @@ defmodule ExTorch.Tensor.Blob do
       some microseconds on Linux 6.11 and newer and on macOS. On older kernels it takes about a millisecond per thousand
       mappings of the process. It is not asked about memory of the tensor that owns a `%Blob{}`. `false` skips the check;
       reading or writing the wrong memory then crashes the VM. Shape, strides and dtype are always checked.
+    * `:frozen` - if `true`, the memory is frozen (see `ExTorch.Tensor`) while any view of it exists. Defaults to `false`.
 
   If neither `info` nor the options have an owner, the caller must keep the memory valid.
   """
@@ -91,32 +92,37 @@ defmodule ExTorch.Tensor.Blob do
   def from_blob(info, opts \\ [])
 
   # The common calls are matched here, because validating the options takes longer than the native call.
-  def from_blob(info, []) when is_map(info), do: from_blob(info, nil, true)
-  def from_blob(info, validate: validate) when is_map(info), do: from_blob(info, nil, validate)
+  def from_blob(info, []) when is_map(info), do: from_blob(info, nil, true, false)
+
+  def from_blob(info, validate: validate) when is_map(info),
+    do: from_blob(info, nil, validate, false)
 
   def from_blob(info, owner: owner) when is_map(info) do
-    %Tensor.BlobView{tensor: from_blob(info, owner, true), owner: owner}
+    %Tensor.BlobView{tensor: from_blob(info, owner, true, false), owner: owner}
   end
 
   def from_blob(info, _opts) when not is_map(info),
     do: Options.expected!("a blob, or a map with :ptr, :shape and :dtype", info)
 
   def from_blob(info, opts) do
-    opts = Options.validate!(opts, [:owner, validate: true])
-    tensor = from_blob(info, opts[:owner], opts[:validate])
+    opts = Options.validate!(opts, [:owner, validate: true, frozen: false])
+    tensor = from_blob(info, opts[:owner], opts[:validate], opts[:frozen])
 
     if Keyword.has_key?(opts, :owner),
       do: %Tensor.BlobView{tensor: tensor, owner: opts[:owner]},
       else: tensor
   end
 
-  defp from_blob(info, owner, validate) when is_boolean(validate) do
-    case Native.blob_from_blob(info, owner, validate) do
+  defp from_blob(info, owner, validate, frozen)
+       when is_boolean(validate) and is_boolean(frozen) do
+    case Native.blob_from_blob(info, owner, validate, frozen) do
       {:ok, tensor, _} -> tensor
       {_, error} -> raise error
     end
   end
 
-  defp from_blob(_info, _owner, validate),
-    do: Options.invalid!(:validate, "a boolean", validate)
+  defp from_blob(_info, _owner, validate, frozen) do
+    {name, value} = if is_boolean(validate), do: {:frozen, frozen}, else: {:validate, validate}
+    Options.invalid!(name, "a boolean", value)
+  end
 end

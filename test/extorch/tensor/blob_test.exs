@@ -258,6 +258,20 @@ defmodule ExTorch.BlobTest do
   end
 
   describe "frozen memory" do
+    test "frozen: true freezes memory while a view of it exists" do
+      t = ExTorch.ones({3})
+      view = Blob.from_blob(Blob.to_blob(t), frozen: true)
+
+      for tensor <- [t, view],
+          do: assert(reason(fn -> ExTorch.op("zero_", [tensor]) end) == :frozen)
+
+      assert reason(fn -> Blob.from_blob(Blob.to_blob(t), frozen: 1) end) == :bad_argument
+      Tensor.release(view)
+      Memory.collect()
+      ExTorch.op("zero_", [t])
+      assert Tensor.to_list(t) == [0.0, 0.0, 0.0]
+    end
+
     test "memory of from_binary is frozen for every kind of view" do
       for binary <- [
             <<1.0::float-32-native, 2.0::float-32-native>>,
