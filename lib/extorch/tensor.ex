@@ -25,7 +25,7 @@ defmodule ExTorch.Tensor do
   alias ExTorch.{DType, Device, Error, Native, Options}
   alias ExTorch.Native.Call
   alias ExTorch.Native.Stub
-  alias ExTorch.Tensor.Compare
+  alias ExTorch.Tensor.{Compare, Stats}
 
   @type t :: %__MODULE__{
           resource: reference(),
@@ -36,6 +36,8 @@ defmodule ExTorch.Tensor do
 
   @enforce_keys [:resource, :shape, :dtype, :device]
   defstruct [:resource, :shape, :dtype, :device]
+
+  @max_bins 65_536
 
   @doc false
   @spec check!(term()) :: t()
@@ -173,6 +175,54 @@ defmodule ExTorch.Tensor do
   end
 
   @doc group: "Properties"
+  @doc """
+  Returns statistics of the values.
+
+    * `:numel`, `:zeros`, `:nan`, `:infinite` - how many values there are, and how many of these kinds
+    * `:min`, `:max`, `:mean`, `:std` - of the finite values, as floats; `nil` if there are none. `:mean` and `:std` are also
+      `nil` if they exceed a float64. Complex numbers count by their absolute value.
+    * `:histogram` - how many of the finite values are in each of the intervals of equal width from `:min` to `:max`
+    * `:sampled` - whether only a part of the values was read (see `:sample`)
+
+          iex> stats = ExTorch.Tensor.stats(ExTorch.tensor([0.0, 1.0, 2.0, :nan]), bins: 2)
+          iex> {stats.numel, stats.zeros, stats.nan, stats.min, stats.max, stats.mean}
+          {4, 1, 1, 0.0, 2.0, 1.0}
+          iex> stats.histogram
+          [1, 2]
+
+  ## Options
+
+    * `:sample` - reads about this many values of a larger tensor, taken evenly. Defaults to `nil`: all values.
+    * `:bins` - the number of intervals of the histogram, up to 65,536. Defaults to 24.
+
+  Memory stays bounded for tensors of any size. A sparse tensor is made dense, so one of more than 4,194,304 elements is
+  an `:unsupported` error.
+  """
+  @spec stats(t(), keyword()) :: %{
+          numel: non_neg_integer(),
+          zeros: non_neg_integer(),
+          nan: non_neg_integer(),
+          infinite: non_neg_integer(),
+          min: float() | nil,
+          max: float() | nil,
+          mean: float() | nil,
+          std: float() | nil,
+          histogram: [non_neg_integer()],
+          sampled: boolean()
+        }
+  def stats(tensor, opts \\ []) do
+    opts = Options.validate!(opts, sample: nil, bins: 24)
+    {sample, bins} = {opts[:sample], opts[:bins]}
+
+    unless sample == nil or (is_integer(sample) and sample > 0),
+      do: Options.invalid!(:sample, "a positive integer or nil", sample)
+
+    unless is_integer(bins) and bins in 1..@max_bins,
+      do: Options.invalid!(:bins, "an integer from 1 to #{@max_bins}", bins)
+
+    Stats.describe(check!(tensor), sample, bins)
+  end
+
   @doc """
   Returns true if the tensor is marked as requiring a gradient.
 

@@ -5,19 +5,25 @@ defmodule ExTorch.Streaming.Body do
       def call(conn, _opts) do
         case ExTorch.Streaming.Body.load(conn, limits: [total_bytes: 20_000_000_000]) do
           {:ok, state, conn} -> Plug.Conn.send_resp(conn, 200, "\#{map_size(state)} entries")
-          {:error, error, conn} -> Plug.Conn.send_resp(conn, 422, Exception.message(error))
+          {:error, error, conn} -> Plug.Conn.send_resp(conn, 422, ExTorch.Error.public_message(error))
         end
       end
 
+  A body that is compressed with gzip (`content-encoding: gzip`, or a `.pt.gz` file) is decompressed as it arrives. The
+  limits apply to the decompressed data.
+
   The messages of errors describe the body and contain no paths of the server, so they can be sent to the client. After
   an error nothing of the body is kept in memory.
+
+  The connection may be kept alive after the response, and its process then keeps the term until it is garbage collected.
+  A server with many connections loads in a process of its own, as the guide *Phoenix* shows.
 
   The body must not have been read before: put the plug in front of `Plug.Parsers`. This module has no dependencies. It
   calls `read_body/2` of the module of the connection struct.
   """
 
-  alias ExTorch.{Error, Options, Streaming}
-  alias ExTorch.Streaming.Loader
+  alias ExTorch.{Error, Options}
+  alias ExTorch.Streaming.{Loader, Upload}
 
   @read_options [:read_length, :read_timeout, length: 1024 * 1024]
 
@@ -47,7 +53,7 @@ defmodule ExTorch.Streaming.Body do
         not (is_integer(value) and value > 0),
         do: Options.invalid!(key, "a positive integer", value)
 
-    more(conn, {:more, Streaming.loader(opts)}, read_opts)
+    more(conn, Upload.new(opts), read_opts)
   end
 
   defp conn?(%module{}),
@@ -55,42 +61,55 @@ defmodule ExTorch.Streaming.Body do
 
   defp conn?(_other), do: false
 
-  defp more(conn, state, read_opts) do
-    case read(conn, state, read_opts) do
-      {:more, chunk, conn} -> step(conn, feed(state, chunk), read_opts)
-      {:ok, chunk, conn} -> finish(conn, feed(state, chunk))
-      {:error, reason} -> {:error, read_error(reason), abandon(conn, state)}
+  defp more(conn, upload, read_opts) do
+    case read(conn, upload, read_opts) do
+      {:more, chunk, conn} -> step(conn, feed(upload, chunk), read_opts)
+      {:ok, chunk, conn} -> finish(conn, feed(upload, chunk))
+      {:error, reason} -> {:error, read_error(reason), abandon(conn, upload)}
     end
   end
 
-  defp read(%module{} = conn, state, read_opts) do
+  defp read(%module{} = conn, upload, read_opts) do
     module.read_body(conn, read_opts)
   catch
     kind, reason ->
-      abandon(conn, state)
+      abandon(conn, upload)
       :erlang.raise(kind, reason, __STACKTRACE__)
   end
 
   # The process of a connection may stay idle for long: frees what was received.
-  defp abandon(conn, state) do
-    with {:more, loader} <- state, do: Streaming.ended(loader)
+  defp abandon(conn, upload) do
+    Upload.finish(upload)
     conn
   end
 
+  defp feed(upload, chunk) do
+    case Upload.feed(upload, chunk) do
+      {:more, upload} ->
+        {:ok, upload}
+
+      {:done, upload, false} ->
+        {:ok, upload}
+
+      {:done, upload, true} ->
+        Upload.finish(upload)
+        {:error, trailing_bytes()}
+
+      {:error, error} ->
+        {:error, error}
+    end
+  end
+
+  defp step(conn, {:ok, upload}, read_opts), do: more(conn, upload, read_opts)
   defp step(conn, {:error, error}, _read_opts), do: {:error, error, conn}
-  defp step(conn, state, read_opts), do: more(conn, state, read_opts)
 
-  defp feed({:more, loader}, chunk), do: Streaming.feed(loader, chunk)
-  defp feed({:done, term, rest}, ""), do: {:done, term, rest}
-  defp feed({:done, _term, _rest}, _chunk), do: {:error, trailing_bytes()}
-
-  defp finish(conn, {:done, term, ""}), do: {:ok, term, conn}
-  defp finish(conn, {:done, _term, _rest}), do: {:error, trailing_bytes(), conn}
-  defp finish(conn, {:error, error}), do: {:error, error, conn}
-
-  defp finish(conn, {:more, loader}) do
-    {:error, error} = Streaming.ended(loader)
-    {:error, error, conn}
+  defp finish(conn, result) do
+    with {:ok, upload} <- result,
+         {:ok, term} <- Upload.finish(upload) do
+      {:ok, term, conn}
+    else
+      {:error, error} -> {:error, error, conn}
+    end
   end
 
   defp trailing_bytes,

@@ -12,6 +12,9 @@ defmodule ExTorch.Streaming.Gzip do
   @typedoc "Decompressed bytes, and the number of compressed bytes that were read until they were there."
   @type chunk :: {module(), non_neg_integer(), iodata()}
 
+  # Decompresses what is pushed instead of pulled. It belongs to the process that has opened it.
+  @opaque push :: {:zlib.zstream(), non_neg_integer()}
+
   @window_with_gzip_header 31
   @chunk 64 * 1024
 
@@ -36,18 +39,28 @@ defmodule ExTorch.Streaming.Gzip do
 
   def counted(enumerable), do: check!(enumerable)
 
-  defp open do
+  @spec open() :: push()
+  def open do
     z = :zlib.open()
     :ok = :zlib.inflateInit(z, @window_with_gzip_header, :reset)
     {z, 0}
   end
 
-  defp close({z, _stored}), do: :zlib.close(z)
+  @spec close(push()) :: :ok
+  def close({z, _stored}), do: :zlib.close(z)
 
-  defp inflate(chunk, {z, stored}) do
-    stored = stored + IO.iodata_length(chunk)
-    {Stream.unfold({:input, chunk}, &step(z, stored, &1)), {z, stored}}
+  defp inflate(chunk, gzip) do
+    {input, {z, stored} = gzip} = input(chunk, gzip)
+    {Stream.unfold(input, &step(z, stored, &1)), gzip}
   end
+
+  # Takes compressed data. Call next/2 with the result until it returns nil, before the next data.
+  @spec input(iodata(), push()) :: {{:input, iodata()}, push()}
+  def input(chunk, {z, stored}), do: {{:input, chunk}, {z, stored + IO.iodata_length(chunk)}}
+
+  # The next chunk that the data decompresses to. Raises if the data is invalid.
+  @spec next(push(), state) :: {chunk(), state} | nil when state: {:input, iodata()} | [] | :done
+  def next({z, stored}, state), do: step(z, stored, state)
 
   # There may be a gzip member for every byte of output, so several outputs become one chunk.
   defp inflate_some(z, input, outputs, size) do

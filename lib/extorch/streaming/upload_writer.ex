@@ -15,6 +15,8 @@ defmodule ExTorch.Streaming.UploadWriter do
       view = self()
       {ExTorch.Streaming.UploadWriter, on_tensor: fn name, tensor -> send(view, {:tensor, name, tensor.shape}) end}
 
+  A file that is compressed with gzip is decompressed as it arrives. The limits apply to the decompressed data.
+
   When the upload is complete, `consume_uploaded_entries/3` receives `%{term: term}`. Bytes after the checkpoint are
   ignored. The upload stops with an error as soon as the file turns out not to be a checkpoint or to exceed the limits.
   The messages of errors contain no paths of the server. After an error, and after an upload that was canceled, nothing
@@ -23,14 +25,15 @@ defmodule ExTorch.Streaming.UploadWriter do
   This module has no dependencies. It implements the behaviour if LiveView is available.
   """
 
-  alias ExTorch.{Error, Streaming}
+  alias ExTorch.Error
+  alias ExTorch.Streaming.Upload
 
   if Code.ensure_loaded?(Phoenix.LiveView.UploadWriter) do
     @behaviour Phoenix.LiveView.UploadWriter
   end
 
   @typedoc "The state of an upload."
-  @type state :: {:more, Streaming.loader()} | {:done, term()} | {:error, Error.t()}
+  @opaque state :: {:more, Upload.t()} | {:done, term()} | {:error, Error.t()}
 
   @doc """
   Creates the state of an upload.
@@ -41,7 +44,7 @@ defmodule ExTorch.Streaming.UploadWriter do
   """
   @spec init(keyword()) :: {:ok, state()} | {:error, Error.t()}
   def init(opts) do
-    {:ok, {:more, Streaming.loader(opts)}}
+    {:ok, {:more, Upload.new(opts)}}
   rescue
     error in Error -> {:error, error}
   end
@@ -55,7 +58,7 @@ defmodule ExTorch.Streaming.UploadWriter do
   @spec meta(state()) :: %{optional(:term) => term(), optional(:error) => Error.t()}
   def meta({:done, term}), do: %{term: term}
   def meta({:error, error}), do: %{error: error}
-  def meta({:more, _loader}), do: %{}
+  def meta({:more, _upload}), do: %{}
   def meta(other), do: not_a_state!(other)
 
   @doc """
@@ -67,11 +70,17 @@ defmodule ExTorch.Streaming.UploadWriter do
       {:ok, {:done, %{"epoch" => 3}}}
   """
   @spec write_chunk(binary(), state()) :: {:ok, state()} | {:error, Error.t(), state()}
-  def write_chunk(data, {:more, loader}) do
-    case Streaming.feed(loader, data) do
-      {:more, loader} -> {:ok, {:more, loader}}
-      {:done, term, _rest} -> {:ok, {:done, term}}
-      {:error, error} -> {:error, error, {:error, error}}
+  def write_chunk(data, {:more, upload}) do
+    case Upload.feed(upload, data) do
+      {:more, upload} ->
+        {:ok, {:more, upload}}
+
+      {:done, upload, _rest} ->
+        {:ok, term} = Upload.finish(upload)
+        {:ok, {:done, term}}
+
+      {:error, error} ->
+        {:error, error, {:error, error}}
     end
   end
 
@@ -88,12 +97,12 @@ defmodule ExTorch.Streaming.UploadWriter do
       :truncated
   """
   @spec close(state(), :done | :cancel | {:error, term()}) :: {:ok, state()} | {:error, Error.t()}
-  def close({:more, loader}, :done), do: Streaming.ended(loader)
+  def close({:more, upload}, :done), do: Upload.finish(upload)
   def close({:error, error}, :done), do: {:error, error}
 
   # Frees what was received: the process of the upload may go on.
-  def close({:more, loader} = state, _reason) do
-    Streaming.ended(loader)
+  def close({:more, upload} = state, _reason) do
+    Upload.finish(upload)
     {:ok, state}
   end
 

@@ -2,8 +2,11 @@ defmodule ExTorch.Tensor.Stats do
   @moduledoc false
   # Statistics and a histogram of the values of a tensor. Complex numbers are taken by their absolute value.
 
-  alias ExTorch.{DType, Tensor}
-  alias ExTorch.Tensor.Pieces
+  alias ExTorch.{DType, Error, Tensor}
+  alias ExTorch.Tensor.{Pieces, Sample}
+
+  # A sparse tensor of more elements is not made dense.
+  @max_dense 4 * 1024 * 1024
 
   @type t :: %{
           numel: non_neg_integer(),
@@ -27,6 +30,23 @@ defmodule ExTorch.Tensor.Stats do
     if count == 0 or m2 == :overflow,
       do: Map.merge(total, %{mean: nil, std: nil}),
       else: Map.put(total, :std, :math.sqrt(max(m2 / count, 0.0)))
+  end
+
+  # Statistics and the histogram, of all values or of about `limit` of them.
+  @spec describe(Tensor.t(), pos_integer() | nil, pos_integer()) :: map()
+  def describe(tensor, limit, bins) do
+    if Tensor.numel(tensor) > @max_dense and tensor.device != :meta and
+         Tensor.strides(tensor) == nil,
+       do: raise(Error.new(:unsupported, "a sparse tensor of this size has no statistics"))
+
+    plain = tensor |> Pieces.plain() |> Tensor.to(device: :cpu)
+    part = if limit, do: Sample.view(plain, limit), else: plain
+    stats = of(part)
+
+    Map.merge(stats, %{
+      histogram: histogram(part, stats, bins),
+      sampled: stats.numel < Tensor.numel(plain)
+    })
   end
 
   # The counts of NaN and infinite values. Quick for dtypes that have none.

@@ -96,4 +96,92 @@ defmodule ExTorch.UploadsTest do
     page = "<html>" <> String.duplicate(" ", 2000)
     assert {:error, %Error{reason: :corrupt}, _} = Body.load(%{conn | chunks: [page, "more"]})
   end
+
+  describe "gzip" do
+    defp upload(pieces, opts \\ []) do
+      {:ok, state} = UploadWriter.init(opts)
+
+      pieces
+      |> Enum.reduce_while({:ok, state}, fn piece, {:ok, state} ->
+        case UploadWriter.write_chunk(piece, state) do
+          {:ok, state} -> {:cont, {:ok, state}}
+          {:error, error, state} -> {:halt, {:error, error, state}}
+        end
+      end)
+      |> case do
+        {:ok, state} -> UploadWriter.close(state, :done)
+        {:error, error, state} -> {UploadWriter.close(state, {:error, error}), error}
+      end
+    end
+
+    defp body(pieces, opts \\ []), do: Body.load(%Conn{chunks: pieces, test: self()}, opts)
+
+    test "is decompressed as it arrives, in pieces of any size" do
+      packed = :zlib.gzip(saved(model(), format: :zip))
+      <<first, rest::binary>> = packed
+      two = :zlib.gzip(binary_part(saved(model()), 0, 40))
+      members = two <> :zlib.gzip(binary_part(saved(model()), 40, byte_size(saved(model())) - 40))
+
+      for pieces <- [[packed], [<<first>>, "", rest], for(<<b <- packed>>, do: <<b>>), [members]] do
+        assert {:ok, state} = upload(pieces)
+        assert Tensor.to_list(UploadWriter.meta(state).term["w"]) == [[1.0, 2.0]]
+        assert {:ok, term, _conn} = body(pieces)
+        assert Tensor.to_list(term["b"]) == [3]
+      end
+
+      # a name is known before the rest has arrived
+      test = self()
+      {:ok, state} = UploadWriter.init(on_tensor: fn name, _ -> send(test, name) end)
+      {:ok, state} = UploadWriter.write_chunk(packed, state)
+      assert_received "w"
+      assert {:ok, _} = UploadWriter.close(state, :done)
+    end
+
+    test "errors: cut, damaged, more after the checkpoint, not a checkpoint, too large" do
+      whole = saved(model(), format: :zip)
+      packed = :zlib.gzip(whole)
+      half = binary_part(packed, 0, div(byte_size(packed), 2))
+      assert {:error, %Error{reason: :truncated}} = upload([half])
+      assert {:error, %Error{reason: :truncated}, _} = body([half])
+      assert {:error, %Error{reason: :truncated}} = upload([<<0x1F>>])
+      assert {:error, %Error{reason: :truncated}} = upload([])
+      assert {:error, %Error{reason: :truncated}, _} = body([""])
+
+      damaged = <<0x1F, 0x8B, 8, 0>> <> String.duplicate("x", 200)
+
+      assert {{:ok, _}, %Error{reason: :corrupt, message: "invalid gzip" <> _}} =
+               upload([damaged])
+
+      assert {:error, %Error{reason: :corrupt}, _} = body([damaged, "more"])
+      # damage behind the first pieces, when the loader has been fed already
+      behind = half <> String.duplicate(<<0xFF>>, 100)
+      pieces = Enum.to_list(chunks(behind, [10]))
+      assert {{:ok, _}, %Error{reason: :corrupt}} = upload(pieces)
+      assert {:error, %Error{reason: :corrupt}, _} = body(pieces)
+
+      assert {:error, %Error{reason: :corrupt, message: message}, _} =
+               body([:zlib.gzip(whole <> "x")])
+
+      assert message =~ "more bytes after the end"
+      assert {:error, %Error{reason: :corrupt}, _} = body([packed, :zlib.gzip("x")])
+      assert {:ok, _term, _} = body([packed, :zlib.gzip(""), ""])
+      page = "<html>" <> String.duplicate(" ", 2000)
+      assert {{:ok, _}, %Error{reason: :corrupt}} = upload([:zlib.gzip(page)])
+
+      # little data that becomes much
+      bomb = :zlib.gzip(saved(%{"w" => ExTorch.zeros({4_000_000})}, format: :zip))
+      limits = [limits: [total_bytes: 1_000_000]]
+      assert {{:ok, _}, %Error{reason: :limit}} = upload([bomb], limits)
+      assert {:error, %Error{reason: :limit}, _} = body([bomb], limits)
+    end
+
+    test "a callback that raises, and a cancel, leave nothing" do
+      packed = :zlib.gzip(saved(model(), format: :zip))
+      {:ok, state} = UploadWriter.init(on_tensor: fn _, _ -> raise "no" end)
+      assert_raise RuntimeError, fn -> UploadWriter.write_chunk(packed, state) end
+      {:ok, state} = UploadWriter.init([])
+      {:ok, state} = UploadWriter.write_chunk(binary_part(packed, 0, 100), state)
+      assert {:ok, _} = UploadWriter.close(state, :cancel)
+    end
+  end
 end
