@@ -9,6 +9,8 @@ defmodule ExTorch.MixProject do
 
   @guides ~w(ten_minutes checkpoints zero_copy streams stores deploying scale)
           |> Enum.map(&"guides/#{&1}.livemd")
+          |> Enum.concat(["guides/phoenix.md"])
+
   @cheatsheet "guides/cheatsheet.cheatmd"
   @documents ~w(README.md SECURITY.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)
 

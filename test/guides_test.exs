@@ -174,10 +174,10 @@ defmodule ExTorch.GuidesTest do
   test "the guides are those of the documentation" do
     extras = Mix.Project.config()[:docs][:extras]
     assert @cheatsheet in extras
-    for path <- Path.wildcard("guides/*.livemd"), do: assert(path in extras)
+    for path <- Path.wildcard("guides/*.{livemd,md}"), do: assert(path in extras)
     assert length(Path.wildcard("guides/*.livemd")) >= 7
 
-    for path <- Path.wildcard("guides/*.livemd"),
+    for path <- Path.wildcard("guides/*.{livemd,md}"),
         [_, image] <- Regex.scan(~r/!\[.*?\]\((.*?)\)/, File.read!(path)),
         do: assert(File.exists?(Path.join("guides", image)), image)
   end
