@@ -8,7 +8,8 @@
 #   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
-#   make bench      every script of bench/       make fuzz     readers and writers under libFuzzer, a minute each
+#   make bench      every script of bench/, or BENCH="open load"
+#   make fuzz       readers and writers under libFuzzer, a minute each
 #   make cluster    three nodes load one checkpoint, one of them is killed halfway
 #   make fire       damaged input, faults and kills: a table of what was survived, in about ten minutes
 #   make format     mix format and clang-format  make clean    remove what was built
@@ -200,7 +201,7 @@ matrix: setup-matrix
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all
-	@for script in $(wildcard bench/*.exs); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
+	@for script in $(if $(BENCH),$(BENCH:%=bench/%.exs),$(wildcard bench/*.exs)); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
 
 format:
 	@mix format

@@ -3,6 +3,7 @@ defmodule ExTorch.DocsTest do
   use ExTorch.Case
 
   import ExUnit.CaptureIO
+  alias ExTorch.Test.Examples
 
   @readme File.read!("README.md")
 
@@ -30,6 +31,28 @@ defmodule ExTorch.DocsTest do
     for [target] <- Regex.scan(~r/^make (\w+)/m, @readme, capture: :all_but_first) do
       assert makefile =~ ~r/^#{target}:/m
     end
+  end
+
+  @elixir ~r/```elixir\n(.*?)```/s
+
+  @tag :tmp_dir
+  test "the five examples of the README run, and the functions in the others exist", %{
+    tmp_dir: dir
+  } do
+    [section] = Regex.run(~r/^## Five examples$(.*?)^## /ms, @readme, capture: :all_but_first)
+    examples = Regex.scan(@elixir, section, capture: :all_but_first)
+    assert length(examples) == 5
+    Examples.write_files(dir)
+
+    File.cd!(dir, fn ->
+      Enum.reduce(examples, Examples.start("README.md"), fn [code], state ->
+        Examples.run(code, state)
+      end)
+    end)
+
+    others = Regex.scan(@elixir, String.replace(@readme, section, ""), capture: :all_but_first)
+    assert length(others) > 5
+    for [code] <- others, do: Examples.check(code, Examples.start("README.md"))
   end
 
   @tag :tmp_dir

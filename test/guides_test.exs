@@ -3,7 +3,7 @@ defmodule ExTorch.GuidesTest do
   # "…" in an output stands for anything. Cells that Livebook shows as text must at least be Elixir.
   use ExTorch.Case
   import ExUnit.CaptureIO
-  alias ExTorch.Python.Dict
+  alias ExTorch.Test.Examples
 
   @moduletag :tmp_dir
   @cell ~r/(?:<!-- livebook:(\{.*?\}) -->\n\n)?```(\w*)\n(.*?)```/s
@@ -77,21 +77,12 @@ defmodule ExTorch.GuidesTest do
 
   # ---- The cheatsheet ----
 
-  # Its blocks run one after another in a directory with two checkpoints, and "#=>" is followed by what an expression
-  # returns. Blocks that need a socket, a connection, a server or another node are compiled.
+  # Its blocks run one after another. Those that need a socket, a connection, a server or another node are only checked.
   @cheatsheet "guides/cheatsheet.cheatmd"
   @external_resource @cheatsheet
 
   test @cheatsheet, %{tmp_dir: dir} do
-    model = %Dict{
-      pairs: [
-        {"encoder.weight", ExTorch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])},
-        {"encoder.bias", ExTorch.tensor([0.5, -0.5])}
-      ]
-    }
-
-    ExTorch.save!(model, Path.join(dir, "model.pt"))
-    ExTorch.save!(%{"model" => model, "epoch" => 3}, Path.join(dir, "training.pt"))
+    Examples.write_files(dir)
 
     blocks =
       Regex.scan(~r/```elixir\n(.*?)```/s, File.read!(@cheatsheet), capture: :all_but_first)
@@ -99,77 +90,13 @@ defmodule ExTorch.GuidesTest do
     assert length(blocks) > 12
 
     File.cd!(dir, fn ->
-      Enum.reduce(blocks, {[], Code.env_for_eval(file: @cheatsheet)}, fn [code], state ->
+      Enum.reduce(blocks, Examples.start(@cheatsheet), fn [code], state ->
         if code =~ ~r/\bsocket\b|\bconn\b|https:|@10\.0/ or not available?(code),
-          do: compile(code, state),
-          else: run(code, state)
+          do: Examples.check(code, state),
+          else: Examples.run(code, state)
       end)
     end)
   end
-
-  defp run(code, state) do
-    {:ok, quoted, comments} = Code.string_to_quoted_with_comments(code)
-
-    {:__block__, _, expressions} =
-      with({name, _, _} when name != :__block__ <- quoted, do: {:__block__, [], [quoted]})
-
-    lines = Enum.map(expressions, &line/1) ++ [:infinity]
-
-    expressions
-    |> Enum.with_index()
-    |> Enum.reduce(state, fn {expression, i}, {binding, env} ->
-      {{value, binding, env}, _printed} =
-        with_io(fn -> Code.eval_quoted_with_env(expression, binding, env) end)
-
-      for %{text: "#=> " <> expected, line: line} <- comments,
-          line >= Enum.at(lines, i) and line < Enum.at(lines, i + 1),
-          do: assert(inspect(value) == expected, Macro.to_string(expression))
-
-      {binding, env}
-    end)
-  end
-
-  defp line(quoted) do
-    {_, line} =
-      Macro.prewalk(quoted, :infinity, fn
-        {_, meta, _} = node, first -> {node, min(first, meta[:line] || first)}
-        node, first -> {node, first}
-      end)
-
-    line
-  end
-
-  # The functions of ExTorch that the block calls exist.
-  defp compile(code, {_binding, env} = state) do
-    {:ok, quoted} = Code.string_to_quoted(code)
-
-    for {module, name, arity} <- calls(Macro.prewalk(quoted, &unpipe/1), env),
-        inspect(module) =~ ~r/^ExTorch\b/ do
-      assert Code.ensure_loaded?(module), inspect(module)
-      assert function_exported?(module, name, arity), "#{inspect(module)}.#{name}/#{arity}"
-    end
-
-    state
-  end
-
-  defp calls(quoted, env) do
-    {_, calls} =
-      Macro.prewalk(quoted, [], fn
-        {{:., _, [{:__aliases__, _, _} = alias, name]}, _, args} = call, calls ->
-          {call, [{Macro.expand(alias, env), name, length(args)} | calls]}
-
-        {:__aliases__, _, _} = alias, calls ->
-          {alias, [{Macro.expand(alias, env), :module_info, 0} | calls]}
-
-        other, calls ->
-          {other, calls}
-      end)
-
-    calls
-  end
-
-  defp unpipe({:|>, _, [left, right]}), do: Macro.pipe(left, right, 0)
-  defp unpipe(other), do: other
 
   test "the guides are those of the documentation" do
     extras = Mix.Project.config()[:docs][:extras]

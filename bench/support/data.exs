@@ -2,15 +2,16 @@ defmodule Bench.Data do
   @moduledoc false
   # Checkpoint files for the benchmarks, written without Python.
 
-  @doc "A directory for the files of a run, in /dev/shm when it has 6 GiB of room."
+  @doc "A directory for the files of a run, in /dev/shm when it has 6 GiB of room. It is removed at the end."
   def dir do
     base =
       if File.dir?("/dev/shm") and free("/dev/shm") > 6 * 1024 ** 3,
         do: "/dev/shm",
         else: System.tmp_dir!()
 
-    dir = Path.join(base, "extorch_bench")
+    dir = Path.join(base, "extorch_bench_#{System.pid()}")
     File.mkdir_p!(dir)
+    System.at_exit(fn _status -> File.rm_rf!(dir) end)
     dir
   end
 

@@ -1,0 +1,69 @@
+defmodule Bench.Results do
+  @moduledoc false
+  # The answers of a benchmark as data: JSON to keep and compare, and a chart (Bench.Chart).
+  #
+  # A result is %{title:, notes: [text], machine: map, questions: [question]}, a question %{group:, question:, answers:
+  # [%{name:, runs: [milliseconds], median:}]}.
+
+  alias Bench.{Chart, Measure}
+
+  @doc "A question with its answers, `[{name, milliseconds of the runs}]`. Answers without runs are left out."
+  def question(group, question, answers) do
+    answers =
+      for {name, [_ | _] = runs} <- answers,
+          do: %{name: name, runs: runs, median: Measure.median(runs)}
+
+    %{group: group, question: question, answers: answers}
+  end
+
+  @doc "Prints a question."
+  def print(%{group: group, question: question, answers: [first | _] = answers}) do
+    IO.puts("#{group}: #{question}")
+
+    for answer <- answers do
+      note =
+        if answer == first, do: "", else: "#{Measure.ratio(answer.median, first.median)} times"
+
+      Measure.print("  " <> answer.name, answer.median, note)
+    end
+  end
+
+  @doc """
+  Writes NAME.json and NAME.svg to the directory of results, which is `build/bench` unless `BENCH_RESULTS` names another.
+  """
+  def write(name, title, notes, questions) do
+    dir = System.get_env("BENCH_RESULTS", "build/bench")
+    File.mkdir_p!(dir)
+    result = %{title: title, notes: notes, machine: machine(), questions: questions}
+    path = Path.join(dir, name <> ".json")
+    File.write!(path, [ExTorch.CLI.JSON.encode(result), "\n"])
+    File.write!(Path.join(dir, name <> ".svg"), path |> read!() |> Chart.svg())
+    IO.puts("#{path} has the figures, #{name}.svg beside it the chart")
+  end
+
+  @doc "Reads a JSON file of write/4."
+  def read!(path) do
+    {:ok, result} = path |> File.read!() |> ExTorch.JSON.parse()
+    result
+  end
+
+  defp machine do
+    %{
+      cpu: value("/proc/cpuinfo", ~r/^model name\s*: (.*)$/m),
+      cores: System.schedulers_online(),
+      memory: value("/proc/meminfo", ~r/^MemTotal:\s*(.*)$/m),
+      elixir: System.version(),
+      otp: System.otp_release(),
+      libtorch: ExTorch.info().version,
+      date: Date.to_iso8601(Date.utc_today())
+    }
+  end
+
+  defp value(path, regex) do
+    with {:ok, text} <- File.read(path), [_, value] <- Regex.run(regex, text) do
+      value
+    else
+      _ -> nil
+    end
+  end
+end
