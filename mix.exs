@@ -111,7 +111,7 @@ defmodule ExTorch.MixProject do
         ],
         Streams: ~r/^ExTorch\.Streaming/,
         Stores: [ExTorch.Module, ~r/^ExTorch\.Store/],
-        Interop: [ExTorch.Nx, ExTorch.Kino, ~r/^ExTorch\.Archive/],
+        Interop: [ExTorch.Kino, ~r/^ExTorch\.(Nx|Archive)/],
         "Python values": ~r/^ExTorch\.Python/
       ]
     ]

@@ -206,9 +206,10 @@ defmodule ExTorch do
     |> Options.convert(result, source)
   end
 
-  # A backend that copies a mapped file copies it once.
+  # A backend that copies a mapped file copies it once. apply/3: without Nx the function always raises, which Elixir 1.18
+  # would warn about.
   defp map_for({:nx, backend}, opts),
-    do: Keyword.put_new(opts, :mmap, ExTorch.Nx.copies?(backend))
+    do: Keyword.put_new(opts, :mmap, apply(ExTorch.Nx, :copies?, [backend]))
 
   defp load_source(source, opts) do
     if index = ExTorch.Store.Sharded.index(source) do

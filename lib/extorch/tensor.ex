@@ -223,6 +223,7 @@ defmodule ExTorch.Tensor do
     Stats.describe(check!(tensor), sample, bins)
   end
 
+  @doc group: "Properties"
   @doc """
   Returns true if the tensor is marked as requiring a gradient.
 
