@@ -17,6 +17,7 @@
 #
 # Honored: CC CXX CFLAGS CXXFLAGS LDFLAGS CROSSCOMPILE ERTS_INCLUDE_DIR MIX_APP_PATH LIBTORCH_DIR EXTORCH_PYTHON
 #          EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
+#          LIBTORCH_VERSION LIBTORCH_TARGET EXTORCH_LIBTORCH_URL EXTORCH_LIBTORCH_SHA256 EXTORCH_FETCH (scripts/libtorch.sh)
 #          EXTORCH_CACHE (directory for downloads, default ~/.cache/extorch)
 #          SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
 
@@ -55,7 +56,7 @@ SHARED := -shared
 LINK := $(SHARED) -Wl,-z,nodelete -Wl,-z,relro,-z,now
 endif
 ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
-TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
+TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
 ifneq ($(TORCH_FOUND),yes)
 $(info $(shell cat $(BUILD)/libtorch.log))

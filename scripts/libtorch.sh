@@ -3,12 +3,20 @@
 #
 # Looks in LIBTORCH_DIR; else in Torchx, if TORCHX_DIR is its source (mix.exs sets it if Torchx is a dependency); else in
 # the torch package of a Python (EXTORCH_PYTHON, else python3); else in the system. Torchx and ExTorch must use the same
-# LibTorch: two of them crash the VM. As Torchx does, it honors LIBTORCH_VERSION and LIBTORCH_TARGET.
+# LibTorch: two of them crash the VM.
+#
+# If there is none, or if LIBTORCH_VERSION or LIBTORCH_TARGET (cpu, cu130) ask for one, as with Torchx, it is downloaded
+# into a directory that all projects share: EXTORCH_CACHE, else extorch in XDG_CACHE_HOME, else ~/.cache/extorch.
+# libtorch.sha256 has the archives. EXTORCH_LIBTORCH_URL is the URL of a mirror or of an archive, for which
+# EXTORCH_LIBTORCH_SHA256 may be needed; EXTORCH_FETCH=0 downloads nothing. Progress is printed to descriptor 3.
+#
 # Prints TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_ABI (libstdc++'s C++11 flag), TORCH_STD (the C++ standard that
 # its headers need), TORCH_CUDA (yes or no).
 set -euo pipefail
 
+scripts=$(cd "$(dirname "$0")" && pwd)
 oldest=1.13
+{ : >&3; } 2>/dev/null || exec 3>&2
 fail() { printf 'ExTorch: %s\n' "$@" >&2; exit 1; }
 
 # Accepts a pair of directories that has both the headers and the libraries.
@@ -38,6 +46,55 @@ torchx_torch() {
   echo "$TORCHX_DIR/cache/libtorch-$version-${LIBTORCH_TARGET:-cpu}"
 }
 
+# ---- Download ----
+
+# The system as in libtorch.sha256. LibTorch's archives need glibc on Linux.
+system_name() {
+  local system
+  system=$(uname -s | tr '[:upper:]' '[:lower:]')
+  if [ "$system" = linux ] && ldd --version 2>&1 | grep -qi musl; then system=linux-musl; fi
+  echo "$system-$(uname -m)"
+}
+
+# Only one at a time, also of several builds. The lock ends with its process.
+locked() { # locked FILE COMMAND…
+  local file=$1
+  shift
+  if command -v flock >/dev/null; then flock "$file" "$@"
+  elif command -v lockf >/dev/null; then lockf -k "$file" "$@"
+  else "$@"; fi
+}
+
+download() {
+  local system target=${LIBTORCH_TARGET:-cpu} version=${LIBTORCH_VERSION:-} url=${EXTORCH_LIBTORCH_URL:-https://download.pytorch.org}
+  local sha256 path cache row name
+  system=$(system_name)
+  row=$(awk -v s="$system" -v t="$target" -v v="$version" \
+    '!/^#/ && $4 == s && $3 == t && (v == "" || $2 == v) { print $1, $5; exit }' "$scripts/libtorch.sha256")
+  read -r sha256 path <<<"${row:-- -}"
+  sha256=${EXTORCH_LIBTORCH_SHA256:-$sha256}
+  case $url in
+    *.zip | *.whl) ;;
+    *)
+      [ "$path" != - ] || fail "there is no archive of LibTorch for $system, target $target${LIBTORCH_VERSION:+, version $LIBTORCH_VERSION}, in scripts/libtorch.sha256." \
+        "Set LIBTORCH_DIR to a LibTorch, or EXTORCH_LIBTORCH_URL and EXTORCH_LIBTORCH_SHA256 to an archive."
+      url=${url%/}/$path ;;
+  esac
+  [ "$sha256" != - ] || fail "the SHA-256 of $url is not known. Set EXTORCH_LIBTORCH_SHA256 to it."
+  cache=${EXTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/extorch}/libtorch
+  name=${url##*/} name=${name%.*}
+  torch=$cache/${name//%2B/+}-${sha256:0:8}
+  try "$torch/include" "$torch/lib" && return
+  [ "${EXTORCH_FETCH:-}" != 0 ] || fail "LibTorch was not found, and EXTORCH_FETCH=0 forbids to download it." \
+    "Set LIBTORCH_DIR to an unpacked LibTorch, or install one: apt-get install libtorch-dev, or pip install torch."
+  mkdir -p "$cache"
+  locked "$torch.lock" elixir "$scripts/fetch_libtorch.exs" "$url" "$sha256" "$torch" 2>&3 ||
+    fail "LibTorch could not be downloaded."
+  try "$torch/include" "$torch/lib" || fail "$url is not an archive of LibTorch: include/ATen/ATen.h, lib/libtorch_cpu or lib/libc10 is missing in $torch."
+}
+
+# ---- Search ----
+
 include= lib=
 if [ -n "${LIBTORCH_DIR:-}" ]; then
   try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib" ||
@@ -49,7 +106,7 @@ elif [ -n "${TORCHX_DIR:-}" ]; then
   try "$torch/include" "$torch/lib" ||
     fail "Torchx is a dependency, but its LibTorch is not in $torch." \
       "Compile Torchx first: mix deps.compile torchx. Or set LIBTORCH_DIR to a LibTorch for both, and compile both again."
-else
+elif [ -z "${LIBTORCH_VERSION:-}${LIBTORCH_TARGET:-}${EXTORCH_LIBTORCH_URL:-}" ]; then
   torch=$(python_torch)
   if [ -z "$torch" ] || ! try "$torch/include" "$torch/lib"; then
     for dir in /usr/lib/"$(uname -m)"-linux-gnu /usr/lib64 /usr/lib /usr/local/lib /opt/libtorch/lib /opt/homebrew/lib; do
@@ -57,8 +114,7 @@ else
     done
   fi
 fi
-[ -n "$include" ] || fail "LibTorch was not found." \
-  "Set LIBTORCH_DIR to an unpacked LibTorch, or install one: apt-get install libtorch-dev, or pip install torch."
+[ -n "$include" ] || download
 
 # Debian has version.h beside the C++ API; elsewhere the macros are in torch/version.h since 1.8.
 header=

@@ -26,7 +26,7 @@ has_erl_nif() {
   root=$(erl -noshell -eval 'io:put_chars(code:root_dir()), halt().') && [ -e "$root/usr/include/erl_nif.h" ]
 }
 has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
-has_torch() { "$here/libtorch.sh"; }
+has_torch() { EXTORCH_FETCH=0 "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
 has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }

@@ -57,7 +57,10 @@ defmodule ExTorch.Test.RawServer do
         {:ok, range}
 
       {:ok, line} ->
-        case Regex.run(~r/^range: bytes=(\d+)-(\d+)/i, line) do
+        case Regex.run(~r/^range: bytes=(\d+)-(\d*)/i, line) do
+          [_, first, ""] ->
+            request(socket, {String.to_integer(first), 2 ** 62})
+
           [_, first, last] ->
             first = String.to_integer(first)
             request(socket, {first, String.to_integer(last) - first + 1})
