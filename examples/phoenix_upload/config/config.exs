@@ -8,9 +8,9 @@ config :mime, :types, %{
   "application/x-checkpoint" => ~w(pt pth ckpt safetensors pkl npy npz)
 }
 
-# The largest upload, and what all uploads together may hold in native memory.
+# The largest upload. What all uploads together may hold is the budget of ExTorch: `config :extorch, budget: …`, by default
+# 90 % of the memory that is available.
 config :phoenix_upload, max_bytes: 4_000_000_000
-config :extorch, budget: 16_000_000_000
 
 config :phoenix_upload, PhoenixUploadWeb.Endpoint,
   adapter: Bandit.PhoenixAdapter,

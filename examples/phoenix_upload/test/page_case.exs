@@ -12,7 +12,7 @@ defmodule PhoenixUploadWeb.PageCase do
   end
 
   setup do
-    ExTorch.Memory.collect()
+    collect()
     before = live()
 
     on_exit(fn ->
@@ -24,9 +24,14 @@ defmodule PhoenixUploadWeb.PageCase do
 
   def live, do: Map.take(ExTorch.Memory.live(), [:tensors, :bytes])
 
-  def wait_until(fun, tries \\ 200) do
+  # Garbage of other processes is not what the tests look for.
+  defp collect do
     for pid <- Process.list(), do: :erlang.garbage_collect(pid)
     ExTorch.Memory.collect()
+  end
+
+  def wait_until(fun, tries \\ 200) do
+    collect()
 
     cond do
       fun.() -> true

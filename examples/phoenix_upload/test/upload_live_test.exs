@@ -179,6 +179,7 @@ defmodule PhoenixUploadWeb.UploadLiveTest do
     assert live().bytes > before.bytes
     view |> element("#progress button", "Cancel") |> render_click()
     refute has_element?(view, "#progress")
+    refute has_element?(view, "#errors .error")
     assert wait_until(fn -> live() == before end)
     upload(view, "again.pt", model())
     assert has_element?(view, "#contents h2", "again.pt")
@@ -191,6 +192,29 @@ defmodule PhoenixUploadWeb.UploadLiveTest do
     assert live().bytes > before.bytes
     Process.exit(view.pid, :kill)
     assert wait_until(fn -> live() == before end)
+  end
+
+  test "a visitor whose connection stalls is told", %{conn: conn, before: before} do
+    view = open(conn)
+    {_, input} = upload(view, "model.pt", model(), 50)
+    [channel] = input |> Phoenix.LiveViewTest.UploadClient.channel_pids() |> Map.values()
+    send(channel, :chunk_timeout)
+    assert wait_until(fn -> not Process.alive?(channel) end)
+    assert error(view) =~ "The upload was interrupted. Choose the file again."
+    refute has_element?(view, "#progress")
+    assert wait_until(fn -> live() == before end)
+  end
+
+  test "twenty thousand tensors", %{conn: conn} do
+    view = open(conn)
+    one = ExTorch.ones({4})
+    pairs = for i <- 1..20_000, do: {"layers.#{rem(i, 40)}.#{i}.weight", one}
+    content = saved(%ExTorch.Python.Dict{pairs: pairs})
+    upload(view, "many.pt", content)
+    html = render(view)
+    view |> form("form.search", query: "weight") |> render_change()
+    assert html =~ "<dd>20000</dd>"
+    assert render(view) =~ "Show more (19900 left)"
   end
 
   test "two visitors at once", %{conn: conn} do

@@ -95,9 +95,12 @@ defmodule ExTorch.Streaming.Upload do
   end
 
   def finish({:plain, loader}), do: Streaming.ended(loader)
-  def finish({:begin, loader, ""}), do: Streaming.ended(loader)
 
+  # A single byte is no checkpoint.
   def finish({:begin, loader, byte}) do
-    with {:more, loader} <- Streaming.feed(loader, byte), do: Streaming.ended(loader)
+    case Streaming.feed(loader, byte) do
+      {:more, loader} -> Streaming.ended(loader)
+      {:error, error} -> {:error, error}
+    end
   end
 end

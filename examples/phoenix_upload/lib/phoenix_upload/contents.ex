@@ -159,14 +159,14 @@ defmodule PhoenixUpload.Contents do
   defp corner(%Tensor{shape: shape} = tensor) do
     dims = tuple_size(shape)
     sizes = Tuple.to_list(shape)
-    most = List.duplicate(1, max(dims - 2, 0)) ++ Enum.take([6, 6], -min(dims, 2))
+    most = List.duplicate(1, max(dims - 2, 0)) ++ Enum.take([6, 5], -min(dims, 2))
 
     if 0 in sizes do
       []
     else
       ranges = Enum.zip_with(sizes, most, fn size, most -> 0..(min(size, most) - 1) end)
       part = if dims == 0, do: tensor, else: Tensor.slice(tensor, ranges)
-      columns = if dims == 0, do: 1, else: min(6, List.last(sizes))
+      columns = if dims == 0, do: 1, else: min(5, List.last(sizes))
 
       part
       |> Tensor.to_list()

@@ -16,7 +16,7 @@ defmodule PhoenixUpload.Shared do
   alias ExTorch.{Checkpoint, Error}
   alias PhoenixUpload.Contents
 
-  @type published :: %{generation: pos_integer(), contents: Contents.t()}
+  @type published :: %{generation: pos_integer(), contents: Contents.t(), seen: term()}
 
   @doc """
   Starts the owner.
@@ -42,48 +42,42 @@ defmodule PhoenixUpload.Shared do
   @impl true
   def init(opts) do
     Process.flag(:trap_exit, true)
-
-    {:ok, %{path: opts[:path], name: opts[:name], on_change: opts[:on_change], seen: nil},
-     {:continue, :open}}
+    {:ok, Map.new(opts), {:continue, :open}}
   end
 
   # After a crash the readers still have what was published. A file that cannot be read does not stop the server.
   @impl true
   def handle_continue(:open, state) do
-    {_result, state} = open(state)
+    open(state)
     {:noreply, state}
   end
 
   @impl true
-  def handle_call(:reload, _from, state) do
-    {result, state} = open(state)
-    {:reply, result, state}
-  end
+  def handle_call(:reload, _from, state), do: {:reply, open(state), state}
 
   @impl true
   def terminate(reason, state) do
     if reason in [:normal, :shutdown], do: :persistent_term.erase({__MODULE__, state.name})
   end
 
-  defp open(state) do
-    seen = fingerprint(state.path)
+  defp open(%{path: path, name: name} = state) do
+    seen = fingerprint(path)
 
-    if seen != nil and seen == state.seen do
-      {{:ok, :unchanged}, state}
+    if seen != nil and match?(%{seen: ^seen}, current(name)) do
+      {:ok, :unchanged}
     else
-      with {:ok, ckpt} <- Checkpoint.open(state.path, mmap: true),
-           {:ok, contents} <- Contents.from_checkpoint(Path.basename(state.path), ckpt) do
-        publish(state, contents)
-        {{:ok, :reloaded}, %{state | seen: seen}}
-      else
-        {:error, error} -> {{:error, error}, state}
+      with {:ok, ckpt} <- Checkpoint.open(path, mmap: true),
+           {:ok, contents} <- Contents.from_checkpoint(Path.basename(path), ckpt) do
+        publish(state, contents, seen)
+        {:ok, :reloaded}
       end
     end
   end
 
-  defp publish(%{name: name} = state, contents) do
+  defp publish(%{name: name} = state, contents, seen) do
     generation = (current(name) || %{generation: 0}).generation + 1
-    :persistent_term.put({__MODULE__, name}, %{generation: generation, contents: contents})
+    term = %{generation: generation, contents: contents, seen: seen}
+    :persistent_term.put({__MODULE__, name}, term)
     state.on_change.(generation)
     # The old checkpoint was garbage of this process, too.
     :erlang.garbage_collect()

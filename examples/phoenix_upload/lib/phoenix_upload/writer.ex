@@ -3,7 +3,8 @@ defmodule PhoenixUpload.Writer do
   Parses a checkpoint while it is uploaded, and tells the LiveView after each chunk what has become complete.
 
   The messages are `{:parsed, ref, %{tensors: count, newest: rows}}` with at most eight rows, so that a file with many
-  thousands of tensors does not flood the view. Tensors stay in the process of the upload until it is consumed: after an
+  thousands of tensors does not flood the view, and `{:stopped, ref}` if the upload was given up: it was canceled, or no
+  chunk has arrived for too long, about which LiveView says nothing itself. Tensors stay in the process of the upload until it is consumed: after an
   error, a cancel or a disconnect they are freed with it.
   """
 
@@ -21,7 +22,7 @@ defmodule PhoenixUpload.Writer do
     on_tensor = fn name, tensor -> Process.put(__MODULE__, [{name, tensor} | tensors()]) end
 
     with {:ok, writer} <- UploadWriter.init([on_tensor: on_tensor] ++ opts),
-         do: {:ok, %{view: view, ref: ref, writer: writer, told: 0}}
+         do: {:ok, tell(%{view: view, ref: ref, writer: writer, told: -1})}
   end
 
   @impl true
@@ -35,6 +36,7 @@ defmodule PhoenixUpload.Writer do
   @impl true
   def close(state, reason) do
     unless reason == :done, do: Process.put(__MODULE__, [])
+    if reason == :cancel, do: send(state.view, {:stopped, state.ref})
 
     with {:ok, writer} <- UploadWriter.close(state.writer, reason),
          do: {:ok, %{state | writer: writer}}

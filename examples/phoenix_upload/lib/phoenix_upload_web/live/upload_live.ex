@@ -11,12 +11,13 @@ defmodule PhoenixUploadWeb.UploadLive do
   def mount(_params, _session, socket) do
     {:ok,
      socket
-     |> assign(page_title: "Upload", contents: nil, parsed: nil, error: nil)
+     |> assign(page_title: "Upload", contents: nil, parsed: nil, uploading: nil, error: nil)
      |> assign(options: %{"verify" => true, "strict" => false})
      |> allow_upload(:checkpoint,
        accept: ~w(.pt .pth .bin .ckpt .safetensors .pkl .npz .npy .gz),
        max_file_size: @max,
        chunk_size: 512 * 1024,
+       chunk_timeout: 60_000,
        auto_upload: true,
        progress: &progress/3,
        writer: &writer/3
@@ -42,7 +43,8 @@ defmodule PhoenixUploadWeb.UploadLive do
         {:noreply, socket |> reset() |> assign(error: Format.upload_error(:empty, @max))}
 
       params["_target"] == ["checkpoint"] ->
-        {:noreply, socket |> assign(contents: nil, parsed: nil, error: nil) |> collect()}
+        {:noreply,
+         socket |> assign(contents: nil, parsed: nil, uploading: nil, error: nil) |> collect()}
 
       true ->
         {:noreply, socket}
@@ -50,7 +52,8 @@ defmodule PhoenixUploadWeb.UploadLive do
   end
 
   def handle_event("cancel", %{"ref" => ref}, socket) do
-    {:noreply, socket |> cancel_upload(:checkpoint, ref) |> assign(parsed: nil) |> collect()}
+    {:noreply,
+     socket |> cancel_upload(:checkpoint, ref) |> assign(parsed: nil, uploading: nil) |> collect()}
   end
 
   def handle_event("reset", _params, socket), do: {:noreply, reset(socket)}
@@ -60,7 +63,7 @@ defmodule PhoenixUploadWeb.UploadLive do
 
     refs
     |> Enum.reduce(socket, &cancel_upload(&2, :checkpoint, &1))
-    |> assign(contents: nil, parsed: nil, error: nil)
+    |> assign(contents: nil, parsed: nil, uploading: nil, error: nil)
     |> collect()
   end
 
@@ -76,8 +79,16 @@ defmodule PhoenixUploadWeb.UploadLive do
   @impl true
   def handle_info({:parsed, ref, parsed}, socket) do
     current? = Enum.any?(socket.assigns.uploads.checkpoint.entries, &(&1.ref == ref))
-    {:noreply, if(current?, do: assign(socket, parsed: parsed), else: socket)}
+    if current?, do: {:noreply, uploading(socket, ref, parsed)}, else: {:noreply, socket}
   end
+
+  # Not by this view: no chunk has arrived for too long.
+  def handle_info({:stopped, ref}, %{assigns: %{uploading: ref}} = socket) do
+    error = Format.upload_error(:stopped, @max)
+    {:noreply, assign(socket, parsed: nil, uploading: nil, error: error)}
+  end
+
+  def handle_info({:stopped, _ref}, socket), do: {:noreply, socket}
 
   def handle_info(:collect, socket) do
     :erlang.garbage_collect()
@@ -90,14 +101,15 @@ defmodule PhoenixUploadWeb.UploadLive do
         {:ok, Contents.from_upload(entry.client_name, meta)}
       end)
 
-    {:noreply, assign(socket, contents: contents, parsed: nil, error: nil)}
+    {:noreply, assign(socket, contents: contents, parsed: nil, uploading: nil, error: nil)}
   end
 
+  defp progress(:checkpoint, _entry, socket), do: {:noreply, socket}
+
   # A new upload takes the place of the last one.
-  defp progress(:checkpoint, _entry, socket) do
-    if socket.assigns.contents,
-      do: {:noreply, socket |> assign(contents: nil) |> collect()},
-      else: {:noreply, socket}
+  defp uploading(socket, ref, parsed) do
+    socket = if socket.assigns.contents, do: collect(socket), else: socket
+    assign(socket, contents: nil, parsed: parsed, uploading: ref, error: nil)
   end
 
   # ---- The page ----
@@ -141,7 +153,7 @@ defmodule PhoenixUploadWeb.UploadLive do
 
       <section
         :for={entry <- @uploads.checkpoint.entries}
-        :if={errors(@uploads.checkpoint, nil) == []}
+        :if={@contents == nil and errors(@uploads.checkpoint, nil) == []}
         id="progress"
         class="panel"
         aria-label="Upload"
@@ -164,7 +176,7 @@ defmodule PhoenixUploadWeb.UploadLive do
         {status(@contents, @uploads.checkpoint.entries)}
       </p>
 
-      <section :if={@contents && @uploads.checkpoint.entries == []} id="contents" aria-label="Contents of the checkpoint">
+      <section :if={@contents} id="contents" aria-label="Contents of the checkpoint">
         <.live_component module={Browser} id="browser" contents={@contents}>
           <:action><button type="button" class="quiet" phx-click="reset">Close</button></:action>
         </.live_component>
