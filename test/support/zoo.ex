@@ -19,13 +19,7 @@ defmodule ExTorch.Test.Zoo do
   defp options("gru_both_ways"),
     do: [layers: %{"forward" => "rnn", "backward" => "rnn.l0_reverse"}]
 
-  defp options("attention") do
-    [
-      fused: %{"attn.in_proj_weight" => ["attn.query", "attn.key", "attn.value"]},
-      layers: %{"attn.output" => "attn.out_proj"}
-    ]
-  end
-
+  defp options("attention"), do: [fused: true]
   defp options(_name), do: []
 
   def file(name), do: "test/fixtures/zoo/#{name}.pt"

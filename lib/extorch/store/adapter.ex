@@ -15,27 +15,28 @@ defmodule ExTorch.Store.Adapter do
 
   Here the file has one weight for query, key and value, and the module has three:
 
-      defmodule Attention do
-        @behaviour ExTorch.Store.Adapter
-        alias ExTorch.Store.Rule
-
-        @impl true
-        def rules(_module, _options) do
-          [
-            %Rule{
-              file: ["attention.in_proj_weight"],
-              module: ["attention.query", "attention.key", "attention.value"],
-              load: fn [weight] -> ExTorch.op("chunk", [weight, 3, 0]) end,
-              save: fn parts -> [ExTorch.op("cat", [parts, 0])] end
-            }
-          ]
-        end
-      end
-
-      store = ExTorch.Store.PyTorch.new("model.pt", adapters: [Attention])
-      {:ok, result} = ExTorch.Store.apply_to(store, module)
-      result.sources["attention.key"]
-      #=> ["attention.in_proj_weight"]
+      iex> defmodule Attention do
+      ...>   @behaviour ExTorch.Store.Adapter
+      ...>
+      ...>   @impl true
+      ...>   def rules(_module, _options) do
+      ...>     [
+      ...>       %ExTorch.Store.Rule{
+      ...>         file: ["attn.in_proj_weight"],
+      ...>         module: ["attn.query", "attn.key", "attn.value"],
+      ...>         load: fn [weight] -> ExTorch.op("chunk", [weight, 3, 0]) end,
+      ...>         save: fn parts -> [ExTorch.op("cat", [parts, 0])] end
+      ...>       }
+      ...>     ]
+      ...>   end
+      ...> end
+      iex> options = [top_level_key: "state_dict", adapters: [Attention]]
+      iex> store = ExTorch.Store.PyTorch.new("test/fixtures/zoo/attention.pt", options)
+      iex> part = ExTorch.zeros({8, 8})
+      iex> module = %{"attn" => %{"query" => part, "key" => part, "value" => part}}
+      iex> {:ok, result} = ExTorch.Store.apply_to(store, module)
+      iex> {result.applied, result.sources["attn.key"]}
+      {["attn.query", "attn.key", "attn.value"], ["attn.in_proj_weight"]}
 
   `apply_to/2` uses `load`, `collect_from/2` uses `save`. The store does the rest: it reads each tensor of the file once,
   compares shapes and dtypes, and accounts for every name.

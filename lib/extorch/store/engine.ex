@@ -80,11 +80,11 @@ defmodule ExTorch.Store.Engine do
            Names.plan(file.keys, all_entries(file), options, expected),
          {:ok, choice, from} <- choose(rules, targets, pairs),
          work = Jobs.plan(choice.chosen, file, options, targets, from),
-         {result, planned} =
-           classify(file, options, unclaimed({leaves, targets, pairs}, choice), outside),
+         {_, _, others} = unclaimed = unclaimed({leaves, targets, pairs}, choice),
+         {result, planned} = classify(file, options, unclaimed, outside),
          {result, planned, jobs} =
            add_rules(result, planned, file, options, {choice, work, targets}),
-         :ok <- check_selected(result, planned, outside, options, {leaves, pairs}) do
+         :ok <- check_selected(result, planned, outside, options, {leaves, others}) do
       result = %{result | module: module, top_level_key: key}
 
       if options.allow_partial or ApplyResult.complete?(result),
@@ -95,10 +95,12 @@ defmodule ExTorch.Store.Engine do
 
   # Says what would have been applied.
   defp not_read(result, planned, jobs) do
-    guessed = for %{ambiguous: true, name: name} <- planned, do: name
-    guessed = guessed ++ Enum.flat_map(jobs, fn {_, job} -> job.ambiguous end)
+    guessed = for %{ambiguous: true, name: name} <- planned, into: %{}, do: {name, true}
+
+    guessed = for {_, job} <- jobs, name <- job.ambiguous, into: guessed, do: {name, true}
+
     applied = made(planned, jobs)
-    %{result | applied: applied, ambiguous: Enum.filter(applied, &(&1 in guessed))}
+    %{result | applied: applied, ambiguous: Enum.filter(applied, &is_map_key(guessed, &1))}
   end
 
   defp rules(options, targets) do

@@ -16,8 +16,8 @@ defmodule ExTorch.Store.Jobs do
           ambiguous: [String.t()]
         }
 
-  # Returns the jobs of the rules by number, and what does not fit. `from` maps the names of rules to those of the file.
-  # `selected?` decides about a tensor of the module, of which the entry of the first input is known.
+  # Returns the jobs of the rules by number, what does not fit, and what the filters leave out. `from` maps the names of
+  # the rules to those of the file.
   @spec plan(
           [Rules.bound()],
           File.t() | map(),
@@ -70,30 +70,32 @@ defmodule ExTorch.Store.Jobs do
 
   # Returns the job for the tensors that fit, or nil, and the failures of the others.
   defp check(bound, inputs, outputs, options) do
-    wanted = Enum.reject(outputs, &is_nil/1)
+    error = Enum.find_value(inputs, fn {_, entry} -> with {:ok, _} <- entry, do: nil end)
 
-    case Enum.find_value(inputs, fn {_, entry} -> with {:ok, _} <- entry, do: nil end) do
-      nil ->
-        inputs = for {from, {:ok, entry}} <- inputs, do: {from, entry}
-        check_shapes(%{bound: bound, inputs: inputs, outputs: outputs, ambiguous: []}, options)
+    cond do
+      not Enum.any?(outputs) ->
+        {nil, []}
 
       error ->
-        {nil, failures(wanted, error)}
+        {nil, failures(outputs, error)}
+
+      true ->
+        inputs = for {from, {:ok, entry}} <- inputs, do: {from, entry}
+        check_shapes(%{bound: bound, inputs: inputs, outputs: outputs, ambiguous: []}, options)
     end
   end
 
   defp check_shapes(job, options) do
-    metas = for {_, entry} <- job.inputs, do: {entry, Fit.meta(entry)}
-
-    case load_meta(job, metas) do
+    case load_meta(job) do
       :unknown -> {job, []}
       {:ok, made} -> check_made(job, made, options)
-      {:error, error} -> {nil, failures(Enum.reject(job.outputs, &is_nil/1), {:error, error})}
+      error -> {nil, failures(job.outputs, error)}
     end
   end
 
   # If the rule or an adapter needs the values, the tensors are checked after reading.
-  defp load_meta(job, metas) do
+  defp load_meta(job) do
+    metas = for {_, entry} <- job.inputs, do: {entry, Fit.meta(entry)}
     Rules.load(job.bound, metas, targets(job.outputs))
   rescue
     _ -> :unknown
@@ -120,17 +122,18 @@ defmodule ExTorch.Store.Jobs do
 
   defp targets(outputs), do: Enum.map(outputs, &(&1 && elem(&1, 2)))
 
-  defp failures(leaves, error),
-    do: for({name, _, target} <- leaves, do: Fit.failure(name, error, target))
+  defp failures(outputs, error),
+    do: for({name, _, target} <- outputs, do: Fit.failure(name, error, target))
 
-  # Names the tensors of the file in the message.
+  # Names the tensors of the file in the message about a shape.
+  defp failure(_job, name, {:mismatch, _, %{shape: shape}} = error, %{shape: shape} = target),
+    do: Fit.failure(name, error, target)
+
   defp failure(job, name, {:mismatch, message, found}, target) do
     entries = for {_, entry} <- job.inputs, do: entry
     message = message <> ": " <> Rules.describe(job.bound, entries, targets(job.outputs))
     Fit.failure(name, {:mismatch, message, found}, target)
   end
-
-  defp failure(_job, name, error, target), do: Fit.failure(name, error, target)
 
   # Makes the leaves of the module of the tensors that were read. Returns {name, value, guessed} and the failures.
   @spec run(job(), %{String.t() => {:ok, Tensor.t()} | {:error, Error.t()}}, Options.t()) ::
@@ -143,17 +146,17 @@ defmodule ExTorch.Store.Jobs do
         run_rule(job, for({entry, {:ok, tensor}} <- tensors, do: {entry, tensor}), options)
 
       error ->
-        {[], failures(Enum.reject(job.outputs, &is_nil/1), error)}
+        {[], failures(job.outputs, error)}
     end
   end
 
   defp run_rule(job, inputs, options) do
     case Rules.load(job.bound, inputs, targets(job.outputs)) do
       {:ok, made} -> to_leaves(job, made, options)
-      error -> {[], failures(Enum.reject(job.outputs, &is_nil/1), error)}
+      error -> {[], failures(job.outputs, error)}
     end
   rescue
-    error in Error -> {[], failures(Enum.reject(job.outputs, &is_nil/1), {:error, error})}
+    error in Error -> {[], failures(job.outputs, {:error, error})}
   end
 
   defp to_leaves(job, made, options) do

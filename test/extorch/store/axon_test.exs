@@ -383,11 +383,50 @@ defmodule ExTorch.Store.AxonTest do
     for {a, b} <- Enum.zip(leaves(again.module), leaves(result.module)),
         do: assert(Tensor.equal?(a, b))
 
-    # with linear layers of its own names, which is also how it is saved
+    # the layers and the weights can also be named
+    named = [
+      fused: %{"attn.in_proj_weight" => ["attn.query", "attn.key", "attn.value"]},
+      layers: %{"attn.output" => "attn.out_proj"}
+    ]
+
+    :ok = Store.collect_from(store(path, model, named, overwrite: true), result.module)
+    assert_same_state(ExTorch.load!(path), state_dict)
+
+    # with linear layers of its own names, which is how it is saved without options
     :ok = Store.collect_from(store(path, model, [], overwrite: true), result.module)
     assert Map.has_key?(ExTorch.load!(path), "attn.query.weight")
     {:ok, again} = Store.apply_to(store(path, model, []), zeros)
     assert again.unused == [] and length(again.applied) == 10
+  end
+
+  test "safetensors, and shards that separate the tensors of a rule", %{tmp_dir: dir} do
+    for {name, order} <- [{"lstm", :first}, {"transposed", :last}, {"conv", :last}] do
+      model = Zoo.model(name, AxonModel, order)
+      %{"input" => x} = ExTorch.load!(Zoo.file(name))
+      zeros = AxonModel.init(model, Zoo.to_order(x, order))
+
+      {:ok, result} =
+        Store.apply_to(store(Zoo.file(name), model, [], top_level_key: :auto), zeros)
+
+      adapters = [adapters: [{Adapter.Axon, model}]]
+
+      for store <- [
+            Store.Safetensors.new(Path.join(dir, name <> ".safetensors"), adapters),
+            Store.Sharded.new(
+              Path.join(dir, name <> ".safetensors.index.json"),
+              [max_shard_size: 100] ++ adapters
+            )
+          ] do
+        :ok = Store.collect_from(store, result.module)
+        {:ok, again} = Store.apply_to(store, zeros)
+        assert again.unused == [] and Enum.sort(again.applied) == Enum.sort(result.applied)
+
+        for {a, b} <- Enum.zip(leaves(again.module), leaves(result.module)),
+            do: assert(Tensor.equal?(a, b))
+      end
+    end
+
+    assert length(Path.wildcard(Path.join(dir, "lstm-*-of-*"))) > 4
   end
 
   test "fused weights of different sizes", %{tmp_dir: dir} do
@@ -426,6 +465,7 @@ defmodule ExTorch.Store.AxonTest do
           {[model: model, layers: 5], "layers"},
           {[model: model, layers: %{"fc" => 5}], ~s("fc")},
           {[model: model, fused: 5], "fused"},
+          {[model: model, fused: false], "fused"},
           {[model: model, fused: %{"qkv" => ["fc"]}], "fused"},
           {[model: model, fused: %{"qkv.weight" => ["q"]}], ~s(["fc"])}
         ] do

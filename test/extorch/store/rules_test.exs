@@ -300,6 +300,47 @@ defmodule ExTorch.Store.RulesTest do
     assert list(ExTorch.load!(path)["a"]) == [4.0, 4.0]
   end
 
+  test "nothing is read for tensors that filters leave out", %{path: path} do
+    :ok =
+      ExTorch.save(%{"a" => full({2}, 1.0), "b" => full({2}, 2.0), "w" => full({1}, 1.0)}, path)
+
+    rule = %{sum() | load: fn _ -> flunk("not wanted") end}
+    module = %{"sum" => zeros({2}), "w" => zeros({1})}
+
+    for filter <- [
+          [only: "w"],
+          [except: "sum"],
+          [only: fn name, entry -> name == "w" and entry.shape == {1} end]
+        ] do
+      assert {:ok, %{applied: ["w"], skipped: ["sum"], unused: []}} =
+               Store.apply_to(store(path, [rule], filter), module)
+    end
+
+    assert {:error, error} = Store.apply_to(store(path, [rule], only: "nothing"), module)
+
+    assert error.reason == :not_found and
+             error.message =~ ~s(none of the 2 tensors; their names are "sum", "w")
+  end
+
+  test "ten thousand rules", %{path: path} do
+    names = for i <- 1..10_000, do: "layer.#{i}"
+    :ok = ExTorch.save(Map.new(names, &{&1 <> ".weight", full({1, 2}, 1.0)}), path)
+    transpose = fn [tensor] -> [ExTorch.op("t", [tensor])] end
+
+    rules =
+      for name <- names,
+          do: %Rule{
+            file: [name <> ".weight"],
+            module: [name <> ".kernel"],
+            load: transpose,
+            save: transpose
+          }
+
+    module = Map.new(names, &{&1 <> ".kernel", zeros({2, 1})})
+    {:ok, result} = Store.apply_to(store(path, rules), module)
+    assert length(result.applied) == 10_000 and result.unused == []
+  end
+
   test "progress counts what is read, and tied tensors of the file stay one", %{path: path} do
     shared = full({4}, 1.0)
     :ok = ExTorch.save(%{"a" => shared, "b" => shared, "c" => full({4}, 2.0)}, path)

@@ -55,7 +55,9 @@ defmodule ExTorch.Store.Adapter.Axon do
       LSTM or GRU, the name in PyTorch ends with its suffix: `"lstm.l1"`, `"lstm.l0_reverse"`.
     * `:fused` - maps weights in PyTorch to the dense layers whose kernels they consist of, one below another:
       `%{"attn.qkv.weight" => ["query", "key", "value"]}`. The name of their bias ends with `bias` in place of `weight`.
-      `nn.MultiheadAttention` is recognized in files, by `in_proj_weight`; to save such a file, give this option.
+      `true` stands for the attention layers of the model: those with dense layers named `query`, `key` and `value` (or
+      `q`, `q_proj`, `to_q`, …) are saved as `nn.MultiheadAttention`. Files with its `in_proj_weight` are recognized without
+      this option.
   """
   @behaviour ExTorch.Store.Adapter
 
@@ -87,6 +89,8 @@ defmodule ExTorch.Store.Adapter.Axon do
 
   defp check_name!(other, layer),
     do: Options.invalid!(:layers, "a string for the layer #{inspect(layer.name)}", other)
+
+  defp check_fused!(true, _layers), do: true
 
   defp check_fused!(fused, layers) when is_map(fused) and not is_struct(fused) do
     by_name = Map.new(layers, &{&1.name, &1})
@@ -129,8 +133,13 @@ defmodule ExTorch.Store.Adapter.Axon do
 
   @impl true
   def rules(targets, %{layers: layers, fused: fused}) do
-    fused_rules(fused, targets) ++
-      Enum.flat_map(layers, &layer_rules/1) ++ attention_rules(layers, targets)
+    each = Enum.flat_map(layers, &layer_rules/1)
+    attention = attention_rules(layers, targets)
+
+    # The first rule of a tensor is the one that is saved.
+    if fused == true,
+      do: attention ++ each,
+      else: fused_rules(fused, targets) ++ each ++ attention
   end
 
   # ---- One layer ----
