@@ -64,6 +64,8 @@ defmodule ExTorch.Test.AxonModel do
   end
 
   def relu(x), do: node(:relu, [x], [], [])
+  def max_pool(x, opts), do: node(:max_pool, [x], [], opts)
+  def flatten(x), do: node(:flatten, [x], [], [])
   def add(a, b), do: node(:add, [a, b], [], [])
   def concatenate(a, b), do: node(:concatenate, [a, b], [], [])
   def reverse(x), do: node(:reverse, [x], [], op_name: :nx)
@@ -233,6 +235,14 @@ defmodule ExTorch.Test.AxonModel do
   defp op(:dense, [x], values, _opts), do: affine(x, values["kernel"], values["bias"])
   defp op(:embedding, [x], values, _opts), do: ExTorch.op("embedding", [values["kernel"], x])
   defp op(:relu, [x], _, _), do: ExTorch.op("relu", [x])
+  defp op(:flatten, [x], _, _), do: ExTorch.op("flatten", [x, 1, -1])
+
+  defp op(:max_pool, [x], _, opts) do
+    channels_first(x, opts[:channels] == :first, fn x ->
+      ExTorch.op("max_pool2d", [x, Tuple.to_list(opts[:kernel_size]), opts[:strides]])
+    end)
+  end
+
   defp op(:add, [a, b], _, _), do: ExTorch.add(a, b)
   defp op(:concatenate, tensors, _, _), do: ExTorch.op("cat", [tensors, -1])
   defp op(:reverse, [x], _, _), do: ExTorch.op("flip", [x, [1]])
@@ -259,7 +269,7 @@ defmodule ExTorch.Test.AxonModel do
   defp op(:batch_norm, [x], values, opts) do
     [gamma, beta, mean, var] = Enum.map(~w(gamma beta mean var), &values[&1])
 
-    channels_first(x, opts[:channel_index] == 1, fn x ->
+    channels_first(x, opts[:channel_index] == 1 or tuple_size(x.shape) == 2, fn x ->
       ExTorch.op("batch_norm", [x, gamma, beta, mean, var, false, 0.1, 1.0e-5, false])
     end)
   end

@@ -14,6 +14,8 @@ if Code.ensure_loaded?(Axon) do
     defdelegate batch_norm(x, opts), to: Axon
     defdelegate lstm(x, units, opts), to: Axon
     defdelegate gru(x, units, opts), to: Axon
+    defdelegate max_pool(x, opts), to: Axon
+    defdelegate flatten(x), to: Axon
     defdelegate relu(x), to: Axon
     defdelegate add(a, b), to: Axon
     defdelegate concatenate(a, b), to: Axon

@@ -7,7 +7,7 @@ defmodule ExTorch.Test.Zoo do
     for name <- ~w(mlp lightning square lstm lstm_deep gru gru_both_ways attention) do
       {name, :first, options(name)}
     end ++
-      for name <- ~w(conv depthwise transposed conv1d), order <- [:first, :last] do
+      for name <- ~w(conv depthwise transposed conv1d flat), order <- [:first, :last] do
         {name, order, []}
       end
   end
@@ -44,6 +44,16 @@ defmodule ExTorch.Test.Zoo do
     |> axon.batch_norm(channel_index: channel_index(order), name: "bn")
     |> axon.relu()
     |> axon.conv(6, kernel_size: {2, 2}, feature_group_size: 2, channels: order, name: "grouped")
+  end
+
+  def model("flat", axon, order) do
+    axon.input("x")
+    |> axon.conv(3, kernel_size: {3, 3}, channels: order, name: "conv")
+    |> axon.relu()
+    |> axon.max_pool(kernel_size: {2, 2}, strides: [2, 2], channels: order)
+    |> axon.flatten()
+    |> axon.batch_norm(name: "bn")
+    |> axon.dense(4, name: "fc")
   end
 
   def model("depthwise", axon, order) do

@@ -5,7 +5,8 @@ defmodule ExTorch.Store.Rule do
     * `file` - the names of the tensors in the file
     * `module` - the names of the tensors in the module
     * `load` - a function that receives the tensors of the file, in the order of `file`, and returns the tensors of the
-      module, in the order of `module`, or `{:error, message}` if they do not fit. By default the same tensors.
+      module, in the order of `module`, or `{:error, message}` if they do not fit, or `{:ambiguous, tensors}` if this is a
+      guess. By default the same tensors.
     * `save` - the inverse, for `ExTorch.Store.collect_from/2`. By default the same tensors.
 
   The names of the file are those after `:top_level_key`, `:renumber` and `:remap`.
@@ -19,7 +20,8 @@ defmodule ExTorch.Store.Rule do
 
   alias ExTorch.Tensor
 
-  @type convert :: ([Tensor.t()] -> [Tensor.t()] | {:error, String.t()})
+  @type convert ::
+          ([Tensor.t()] -> [Tensor.t()] | {:ambiguous, [Tensor.t()]} | {:error, String.t()})
   @type t :: %__MODULE__{
           file: [String.t()],
           module: [String.t()],

@@ -145,11 +145,11 @@ defmodule ExTorch.Store.Rules do
       end)
       |> Enum.unzip()
 
-    with {:ok, made} <- run(rule.load, tensors, rule.module) do
+    with {:ok, made, guessed} <- run(rule.load, tensors, rule.module) do
       {:ok,
        Enum.zip_with(made, targets, fn tensor, target ->
          {tensor, flag} = Adapter.adapt(bound.later, first, tensor, target)
-         {tensor, flag or Enum.any?(flags)}
+         {tensor, flag or guessed or Enum.any?(flags)}
        end)}
     end
   end
@@ -162,17 +162,20 @@ defmodule ExTorch.Store.Rules do
     end
   end
 
+  # Also returns whether the rule guesses.
   defp run(convert, tensors, names) do
     case convert.(tensors) do
-      {:error, message} when is_binary(message) ->
-        {:error, Error.new(:bad_argument, message)}
-
-      made when is_list(made) and length(made) == length(names) ->
-        if Enum.all?(made, &is_struct(&1, Tensor)), do: {:ok, made}, else: bad_result(names, made)
-
-      other ->
-        bad_result(names, other)
+      {:error, message} when is_binary(message) -> {:error, Error.new(:bad_argument, message)}
+      {:ambiguous, made} -> check_made(made, names, true)
+      made -> check_made(made, names, false)
     end
+  end
+
+  defp check_made(made, names, guessed) do
+    if is_list(made) and length(made) == length(names) and
+         Enum.all?(made, &is_struct(&1, Tensor)),
+       do: {:ok, made, guessed},
+       else: bad_result(names, made)
   end
 
   defp bad_result(names, other) do
@@ -206,7 +209,7 @@ defmodule ExTorch.Store.Rules do
       none
     else
       case run(rule.save, Enum.map(targets, &Fit.meta/1), rule.file) do
-        {:ok, tensors} -> Enum.map(tensors, & &1.shape)
+        {:ok, tensors, _} -> Enum.map(tensors, & &1.shape)
         {:error, _} -> none
       end
     end
@@ -280,7 +283,7 @@ defmodule ExTorch.Store.Rules do
         tensor
       end
 
-    with {:ok, made} <- run(rule.save, tensors, rule.file),
+    with {:ok, made, _} <- run(rule.save, tensors, rule.file),
          do: {:ok, Enum.zip_with(rule.file, made, &to_save(&1, &2, bound))}
   end
 

@@ -131,7 +131,7 @@ defmodule ExTorch.Store.AxonTest do
       )
 
     differences = Regex.scan(~r/^(\S+) (\S+)$/m, output, capture: :all_but_first)
-    assert length(differences) == 16
+    assert length(differences) == length(Zoo.all())
     for [name, difference] <- differences, do: assert(String.to_float(difference) < 1.0e-5, name)
   end
 
@@ -453,6 +453,63 @@ defmodule ExTorch.Store.AxonTest do
     assert message =~ "attn.qkv.weight has shape {12, 4}, the module needs 8 rows: 4 + 2 + 2"
   end
 
+  test "what is flattened with channels last", %{tmp_dir: dir} do
+    conv = &AxonModel.conv(&1, 3, kernel_size: {2, 2}, channels: &2, name: "conv")
+    dense = &AxonModel.dense(&1, 2, name: "fc")
+    x = AxonModel.input("x")
+    custom = fn x -> AxonModel.layer(fn [x], _, _ -> x end, [x], [], op_name: :custom) end
+    flat = &AxonModel.flatten/1
+
+    block =
+      AxonModel.block(fn x -> x |> AxonModel.relu() |> flat.() |> dense.() end, name: "head")
+
+    # rows of the weight are counted from 0: {channel, position} of 3 x 4
+    weight = ExTorch.op("reshape", [ExTorch.arange(24, dtype: :float32), [2, 12]])
+    last = for position <- 0..3, channel <- 0..2, do: 4.0 * channel + position
+    first = for row <- 0..11, do: row / 1
+
+    kernel = fn model, options ->
+      parameters = AxonModel.init(model, ExTorch.zeros({1, 3, 3, 3}))
+      path = Path.join(dir, "flat.pt")
+      state = %{"conv.weight" => numbers({3, 3, 2, 2}), "conv.bias" => numbers({3})}
+      name = if parameters["head"], do: "head.fc", else: "fc"
+
+      :ok =
+        ExTorch.save(
+          Map.merge(state, %{(name <> ".weight") => weight, (name <> ".bias") => numbers({2})}),
+          path
+        )
+
+      {:ok, result} = Store.apply_to(store(path, model, options), parameters)
+      :ok = Store.collect_from(store(path, model, options, overwrite: true), result.module)
+      assert Tensor.equal?(ExTorch.load!(path)[name <> ".weight"], weight)
+      kernel = get_in(result.module, String.split(name <> ".kernel", "."))
+      {list(ExTorch.op("select", [kernel, 1, 0])), result.ambiguous}
+    end
+
+    for {model, options, expected, ambiguous} <- [
+          {x |> conv.(:last) |> flat.() |> dense.(), [], last, []},
+          {x |> conv.(:last) |> flat.() |> dense.(), [flatten: :channels_last], first, []},
+          {x |> conv.(:first) |> flat.() |> dense.(), [], first, []},
+          {x
+           |> conv.(:last)
+           |> AxonModel.relu()
+           |> AxonModel.dropout()
+           |> flat.()
+           |> AxonModel.relu()
+           |> dense.(), [], last, []},
+          {x |> conv.(:last) |> then(&AxonModel.add(&1, &1)) |> flat.() |> dense.(), [], last,
+           []},
+          {x |> conv.(:last) |> block.(), [], last, []},
+          {x |> conv.(:last) |> custom.() |> flat.() |> dense.(), [], first, ["fc.kernel"]},
+          {x |> conv.(:last) |> flat.() |> custom.() |> dense.(), [], first, ["fc.kernel"]},
+          {x |> conv.(:last) |> custom.() |> flat.() |> dense.(), [flatten: :channels_last],
+           first, []}
+        ] do
+      assert kernel.(model, options) == {expected, ambiguous}
+    end
+  end
+
   test "options are checked" do
     model = AxonModel.input("x") |> AxonModel.dense(2, name: "fc")
 
@@ -466,6 +523,7 @@ defmodule ExTorch.Store.AxonTest do
           {[model: model, layers: %{"fc" => 5}], ~s("fc")},
           {[model: model, fused: 5], "fused"},
           {[model: model, fused: false], "fused"},
+          {[model: model, flatten: true], "flatten"},
           {[model: model, fused: %{"qkv" => ["fc"]}], "fused"},
           {[model: model, fused: %{"qkv.weight" => ["q"]}], ~s(["fc"])}
         ] do

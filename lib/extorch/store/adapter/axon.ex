@@ -37,6 +37,10 @@ defmodule ExTorch.Store.Adapter.Axon do
   | | `bias.bin`, `bhn` | the last rows of `bias_ih_l0` and `bias_hh_l0` |
   | attention: three `dense` layers `query`, `key`, `value` | `kernel`, `bias` of each | their own `weight` and `bias`, or `in_proj_weight` and `in_proj_bias` of `nn.MultiheadAttention` |
 
+  A model with channels last flattens them in another order than PyTorch. The kernel of a dense layer behind `flatten`, and
+  the parameters of a normalization, have the same order. If an operation between the convolution and `flatten` is not
+  known, such as a custom layer, they are applied as they are, and the result lists them in `ambiguous`.
+
   Axon adds one bias where PyTorch adds two. They are added when a file is applied. When a module is saved, the sum is the
   bias of the input, and that of the hidden state is zero. `num_batches_tracked` of a batch normalization is listed in
   `unused`; PyTorch does not need it.
@@ -58,6 +62,7 @@ defmodule ExTorch.Store.Adapter.Axon do
       `true` stands for the attention layers of the model: those with dense layers named `query`, `key` and `value` (or
       `q`, `q_proj`, `to_q`, …) are saved as `nn.MultiheadAttention`. Files with its `in_proj_weight` are recognized without
       this option.
+    * `:flatten` - `:channels_last` if also the model in PyTorch flattens with channels last. Defaults to `:channels_first`.
   """
   @behaviour ExTorch.Store.Adapter
 
@@ -67,13 +72,23 @@ defmodule ExTorch.Store.Adapter.Axon do
 
   @attention ~r/\A(?:(.*)[._])?(?:(query|q|q_proj|to_q)|(key|k|k_proj|to_k)|(value|v|v_proj|to_v)|(output|out|o_proj))\z/s
 
+  @options [model: nil, layers: %{}, fused: %{}, flatten: :channels_first]
+
   @impl true
   def init(model) when not is_list(model), do: init(model: model)
 
   def init(options) do
-    options = options |> Options.validate!(model: nil, layers: %{}, fused: %{}) |> Map.new()
+    options = options |> Options.validate!(@options) |> Map.new()
     layers = options.model |> Graph.layers() |> Enum.map(&put_torch_name(&1, options.layers))
-    %{layers: layers, fused: check_fused!(options.fused, layers)}
+
+    unless options.flatten in [:channels_first, :channels_last],
+      do: Options.invalid!(:flatten, ":channels_first or :channels_last", options.flatten)
+
+    %{
+      layers: layers,
+      fused: check_fused!(options.fused, layers),
+      flatten: options.flatten
+    }
   end
 
   defp put_torch_name(layer, map) when is_map(map) and not is_struct(map),
@@ -132,8 +147,8 @@ defmodule ExTorch.Store.Adapter.Axon do
   end
 
   @impl true
-  def rules(targets, %{layers: layers, fused: fused}) do
-    each = Enum.flat_map(layers, &layer_rules/1)
+  def rules(targets, %{layers: layers, fused: fused, flatten: flatten}) do
+    each = Enum.flat_map(layers, &layer_rules(put_channels(&1, targets, flatten)))
     attention = attention_rules(layers, targets)
 
     # The first rule of a tensor is the one that is saved.
@@ -142,10 +157,38 @@ defmodule ExTorch.Store.Adapter.Axon do
       else: fused_rules(fused, targets) ++ each ++ attention
   end
 
+  # Replaces the order of the input by the number of channels that are flattened, or :unknown, or nil if nothing is.
+  defp put_channels(layer, _targets, :channels_last), do: %{layer | input: nil}
+
+  defp put_channels(layer, targets, :channels_first) do
+    channels =
+      case layer.input do
+        {:flat, source} -> channels_of(targets[source <> ".kernel"])
+        :lost_flat -> :unknown
+        _ -> nil
+      end
+
+    %{layer | input: channels}
+  end
+
+  # The kernel has channels last.
+  defp channels_of(%{shape: shape}) when tuple_size(shape) > 2,
+    do: elem(shape, tuple_size(shape) - 1)
+
+  defp channels_of(_target), do: :unknown
+
   # ---- One layer ----
 
-  defp layer_rules(%{op: :dense} = layer),
-    do: one_by_one(layer, %{"kernel" => {"weight", :transposed}, "bias" => "bias"})
+  defp layer_rules(%{op: :dense, input: channels} = layer) do
+    layout =
+      case channels do
+        nil -> :transposed
+        :unknown -> {:guess, :transposed}
+        channels -> {:flat, channels}
+      end
+
+    one_by_one(layer, %{"kernel" => {"weight", layout}, "bias" => "bias"})
+  end
 
   defp layer_rules(%{op: op} = layer) when op in [:bilinear, :embedding, :bias],
     do: one_by_one(layer, %{"kernel" => "weight", "bias" => "bias"})
@@ -155,11 +198,18 @@ defmodule ExTorch.Store.Adapter.Axon do
 
   defp layer_rules(%{op: op} = layer)
        when op in [:batch_norm, :instance_norm, :layer_norm, :group_norm, :rms_norm] do
+    layout =
+      case layer.input do
+        nil -> :same
+        channels when is_integer(channels) and op != :group_norm -> {:flat_vector, channels}
+        _ -> {:guess, :same}
+      end
+
     one_by_one(layer, %{
-      "gamma" => "weight",
-      "beta" => "bias",
-      "mean" => "running_mean",
-      "var" => "running_var"
+      "gamma" => {"weight", layout},
+      "beta" => {"bias", layout},
+      "mean" => {"running_mean", layout},
+      "var" => {"running_var", layout}
     })
   end
 
@@ -264,7 +314,7 @@ defmodule ExTorch.Store.Adapter.Axon do
 
     out =
       case parts do
-        %{3 => layer} -> layer_rules(%{layer | torch: prefix <> "out_proj"})
+        %{3 => layer} -> layer_rules(%{layer | torch: prefix <> "out_proj", input: nil})
         _ -> []
       end
 

@@ -7,6 +7,9 @@ defmodule ExTorch.Store.Adapter.Axon.Layout do
   # :same        the same tensor
   # :transposed  {out, in} and {in, out}
   # {op, order}  the kernel of a convolution, channels :first or :last
+  # {:flat, n}   a kernel whose inputs are flattened with n channels, first in PyTorch and last in Axon
+  # {:flat_vector, n}  the same of a vector
+  # {:guess, kind}  it is not known whether this is the right one
   # :gates       one weight of gates below one another, and one transposed kernel for each
   # {:rows, n}   the same with parts of these sizes; nil: of the same size
   # {:parts, n}  the same of biases, which are not transposed
@@ -15,6 +18,8 @@ defmodule ExTorch.Store.Adapter.Axon.Layout do
           :same
           | :transposed
           | {:conv | :depthwise_conv | :conv_transpose, :first | :last}
+          | {:flat | :flat_vector, pos_integer()}
+          | {:guess, kind()}
           | :gates
           | {:rows | :parts, [pos_integer()] | nil}
           | :lstm
@@ -24,6 +29,29 @@ defmodule ExTorch.Store.Adapter.Axon.Layout do
   def rule(:same, file, module), do: %Rule{file: file, module: module}
 
   def rule(:transposed, file, module), do: one(file, module, &transpose/1, &transpose/1)
+
+  def rule({:guess, kind}, file, module) do
+    rule = rule(kind, file, module)
+
+    load = fn tensors ->
+      with made when is_list(made) <- rule.load.(tensors), do: {:ambiguous, made}
+    end
+
+    %{rule | load: load}
+  end
+
+  def rule({:flat, channels}, file, module) do
+    one(
+      file,
+      module,
+      fn weight -> weight |> transpose() |> channels_last_rows(channels) end,
+      fn kernel -> kernel |> channels_first_rows(channels) |> transpose() end
+    )
+  end
+
+  def rule({:flat_vector, channels}, file, module) do
+    one(file, module, &channels_last_rows(&1, channels), &channels_first_rows(&1, channels))
+  end
 
   def rule({:conv_transpose, :first}, file, module),
     do: one(file, module, &swap_and_flip/1, &swap_and_flip/1)
@@ -133,6 +161,27 @@ defmodule ExTorch.Store.Adapter.Axon.Layout do
   defp swap_and_flip(tensor), do: tensor
 
   defp spatial(shape, first), do: Enum.to_list(first..(first + tuple_size(shape) - 3)//1)
+
+  # Rows in the order {channels, spatial} to {spatial, channels}.
+  defp channels_last_rows(tensor, channels), do: swap_rows(tensor, &[channels, div(&1, channels)])
+
+  defp channels_first_rows(tensor, channels),
+    do: swap_rows(tensor, &[div(&1, channels), channels])
+
+  defp swap_rows(%{shape: shape} = tensor, sizes) when tuple_size(shape) > 0 do
+    [rows | rest] = Tuple.to_list(shape)
+    [a, b] = sizes.(rows)
+
+    if a * b == rows do
+      split = ExTorch.op("reshape", [tensor, [a, b | rest]])
+      order = [1, 0 | Enum.to_list(2..(length(rest) + 1)//1)]
+      ExTorch.op("reshape", [ExTorch.op("permute", [split, order]), [rows | rest]])
+    else
+      tensor
+    end
+  end
+
+  defp swap_rows(tensor, _sizes), do: tensor
 
   # Splits the rows into parts of these sizes, or into a number of parts of the same size.
   defp split(%{shape: shape}, name, _parts) when shape == {},
