@@ -71,8 +71,10 @@ defmodule PhoenixUploadWeb.BrowserTest do
     end
   end
 
-  defp picture(browser, name) do
+  defp picture(browser, name, {width, height} \\ {1100, 900}) do
     if dir = System.get_env("SCREENSHOTS") do
+      Browser.size(browser, width, height)
+
       for scheme <- ~w(light dark) do
         Browser.scheme(browser, scheme)
         Process.sleep(150)
@@ -155,7 +157,7 @@ defmodule PhoenixUploadWeb.BrowserTest do
     throttle(browser, 1_000_000)
     choose(browser, path)
     wait_parsed(browser)
-    picture(browser, "phoenix_progress")
+    picture(browser, "phoenix_progress", {1100, 730})
     click(browser, "#progress button")
     Browser.wait(browser, "document.querySelector('#progress') === null")
     throttle(browser, -1)
@@ -252,6 +254,7 @@ defmodule PhoenixUploadWeb.BrowserTest do
       assert Browser.eval(browser, "document.documentElement.lang") == "en"
       assert Browser.eval(browser, "document.querySelectorAll('h1').length") == 1
       assert Browser.eval(browser, "document.documentElement.scrollWidth <= innerWidth"), page
+      picture(browser, "phoenix_narrow_#{String.trim(page, "/")}", {380, 800})
     end
 
     # the first stop of the keyboard leads to the content
