@@ -25,6 +25,11 @@ defmodule ExTorch.DocsTest do
     end
   end
 
+  test "every image and file of the README exists" do
+    for [path] <- Regex.scan(~r/\]\(([\w.\/]+)\)/, @readme, capture: :all_but_first),
+        do: assert(File.exists?(path), path)
+  end
+
   test "every make target in the README exists" do
     makefile = File.read!("Makefile")
 

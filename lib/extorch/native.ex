@@ -65,7 +65,12 @@ defmodule ExTorch.Native do
 
   @doc false
   @spec load_libtorch() :: :ok | {:error, ExTorch.Error.t()}
-  def load_libtorch, do: with({:ok, _libraries, 0} <- open_libtorch(), do: :ok)
+  def load_libtorch do
+    case open_libtorch() do
+      {:ok, _libraries, _bytes} -> :ok
+      {_, error} -> {:error, error}
+    end
+  end
 
   defp open_libtorch do
     threads = Application.get_env(:extorch, :num_threads, 0)
