@@ -28,8 +28,8 @@ defprotocol ExTorch.Module do
   @doc """
   Returns the structure of a value.
 
-      iex> ExTorch.Module.walk(%{bias: 1, weight: 2})
-      {:parts, [bias: 1, weight: 2]}
+      iex> ExTorch.Module.walk([1, "text"])
+      {:parts, [{0, 1}, {1, "text"}]}
       iex> ExTorch.Module.walk(ExTorch.zeros({2}))
       {:tensor, %{shape: {2}, dtype: :float32}}
       iex> ExTorch.Module.walk("text")
@@ -45,8 +45,8 @@ defprotocol ExTorch.Module do
   @doc """
   Returns the container with its parts replaced. The parts are in the order of `walk/1`.
 
-      iex> ExTorch.Module.rebuild(%{bias: 1, weight: 2}, [10, 20])
-      %{bias: 10, weight: 20}
+      iex> ExTorch.Module.rebuild([bias: 1, weight: 2], [10, 20])
+      [bias: 10, weight: 20]
   """
   @spec rebuild(t(), [term()]) :: t()
   def rebuild(module, parts)
