@@ -7,7 +7,7 @@ defmodule ExTorch.MixProject do
   # EXTORCH_HEX=0 is for machines without Hex: there are no dependencies, and `make` must have built the NIF library.
   @hex System.get_env("EXTORCH_HEX") != "0"
 
-  @guides ~w(ten_minutes checkpoints zero_copy streams stores deploying scale)
+  @guides ~w(ten_minutes checkpoints zero_copy nx nx_serving bumblebee streams stores deploying scale)
           |> Enum.map(&"guides/#{&1}.livemd")
           |> Enum.concat(["guides/phoenix.md"])
 

@@ -186,16 +186,16 @@ defmodule ExTorch do
       `%{done: bytes, total: bytes}`. It is called about ten times a second, first after a tenth of a second, and once at
       the end, when `done` is `total`; not at all after an error. `:bar` shows a bar with the rate and the time left on
       standard error, if that is a terminal.
-    * `:as` - `:nx` returns Nx tensors (`ExTorch.Nx`), which are copied at most once on their way from the file. To
-      `Nx.BinaryBackend` they are read into memory that Nx shares, or not copied at all with `mmap: true`. For other
-      backends the file is mapped while they copy it, unless `mmap: false` is given. In place of a tensor without
-      elements is an `%ExTorch.Error{}`, because Nx has none. Defaults to `:tensor`.
+    * `:as` - `:nx` returns Nx tensors (`ExTorch.Nx`). A file is mapped, unless `mmap: false` is given, so that a tensor is
+      copied at most once on its way: not at all to `Nx.BinaryBackend`, whose tensors then share the page cache, and once
+      to other backends, after which the mapping is gone. In place of a tensor without elements is an `%ExTorch.Error{}`,
+      because Nx has none. Defaults to `:tensor`.
     * `:backend` - the backend for `as: :nx`, or `{backend, options}`. Defaults to `Nx.default_backend/0`.
   """
   @spec load(ExTorch.Checkpoint.source(), keyword()) :: {:ok, term()} | {:error, Error.t()}
   def load(source, opts \\ []) do
     {result, opts} = Options.result!(opts)
-    opts = if result != :tensor, do: map_for(result, opts), else: opts
+    opts = if result != :tensor, do: Keyword.put_new(opts, :mmap, true), else: opts
 
     Telemetry.span(
       :load,
@@ -205,11 +205,6 @@ defmodule ExTorch do
     )
     |> Options.convert(result, source)
   end
-
-  # A backend that copies a mapped file copies it once. apply/3: without Nx the function always raises, which Elixir 1.18
-  # would warn about.
-  defp map_for({:nx, backend}, opts),
-    do: Keyword.put_new(opts, :mmap, apply(ExTorch.Nx, :copies?, [backend]))
 
   defp load_source(source, opts) do
     if index = ExTorch.Store.Sharded.index(source) do

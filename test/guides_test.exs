@@ -68,9 +68,9 @@ defmodule ExTorch.GuidesTest do
 
   defp cell(["", language, _text], state) when language != "elixir", do: state
 
-  # Nx and Kino are optional.
+  # These are optional.
   defp available?(code) do
-    Enum.all?([Nx, Kino], fn module ->
+    Enum.all?([Nx, Kino, Torchx, Bumblebee], fn module ->
       not (code =~ ~r/\b#{inspect(module)}\./) or Code.ensure_loaded?(module)
     end)
   end

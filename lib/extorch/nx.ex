@@ -199,11 +199,6 @@ if Code.ensure_loaded?(Nx) do
       converted
     end
 
-    # Whether the tensors of a backend have their own memory, so that a mapped file is read once.
-    @doc false
-    @spec copies?(term()) :: boolean()
-    def copies?(backend), do: elem(backend(backend), 0) != Nx.BinaryBackend
-
     # Converts to the default backend.
     @doc false
     @spec convert!(Tensor.t(), String.t() | nil) :: Nx.Tensor.t()
@@ -516,10 +511,6 @@ else
     @doc false
     @spec convert_object(term(), term()) :: no_return()
     def convert_object(_object, _backend), do: missing!()
-
-    @doc false
-    @spec copies?(term()) :: no_return()
-    def copies?(_backend), do: missing!()
 
     @spec missing!() :: no_return()
     defp missing! do
