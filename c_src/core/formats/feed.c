@@ -98,6 +98,7 @@ static xt_pickle_scan_result scan_head(xt_push *p, size_t *needed) {
  * never send more. Of text, the first line is awaited, which describes it; of what may be a tar file, its header. */
 static bool is_hopeless(const uint8_t *data, size_t size) {
   if (!xt_detect_no_signature(data, size) || xt_detect_guess(data, size)) return false;
+  if (xt_other_file_may_begin_flatbuffer(data, size)) return false;
   if (!xt_other_file_is_text(data, size)) return !xt_tar_may_begin(data, size);
   bool multipart = size > 1 && data[0] == '-' && data[1] == '-'; /* the next line says so */
   return !multipart && (memchr(data, '\r', size) || memchr(data, '\n', size));

@@ -102,8 +102,15 @@ static xt_status report_multipart(xt_error *error) {
 }
 
 /* A FlatBuffer begins with the offset of its root and the identifier of its schema. */
+static const char flatbuffer[] = "\0\0PTMF"; /* from the third byte on */
+enum { FLATBUFFER_HEAD = 8 };
+
+bool xt_other_file_may_begin_flatbuffer(const uint8_t *head, size_t size) {
+  return size < FLATBUFFER_HEAD && (size <= 2 || !memcmp(head + 2, flatbuffer, size - 2));
+}
+
 xt_status xt_other_file_report_flatbuffer(const uint8_t *head, size_t size, xt_error *error) {
-  if (size < 8 || memcmp(head + 2, "\0\0PTMF", 6)) return XT_STATUS_ok;
+  if (size < FLATBUFFER_HEAD || memcmp(head + 2, flatbuffer, FLATBUFFER_HEAD - 2)) return XT_STATUS_ok;
   return xt_error_set(
       error, XT_STATUS_unsupported,
       "the file is a TorchScript module for mobile as a FlatBuffer (PTMF), which is not supported; save "

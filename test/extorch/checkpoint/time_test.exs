@@ -99,7 +99,7 @@ defmodule ExTorch.Checkpoint.TimeTest do
     ckpt = Checkpoint.open!({:binary, zip(object, <<0::128>>)})
     assert {:error, error} = assert_soon(fn -> Checkpoint.tensor(ckpt, prefix <> "x777") end)
     assert error.reason == :not_found and error.message =~ "did you mean"
-    missing = for i <- 1..50, do: prefix <> "a#{i}"
+    missing = for i <- 1..50, name = prefix <> "a#{i}", do: {name, [name]}
     unused = for i <- 1..2000, do: prefix <> "b#{i}"
     found = assert_soon(fn -> ExTorch.Store.Names.suggestions(missing, unused) end)
     assert map_size(found) == 50
