@@ -12,8 +12,8 @@ bool xt_other_file_is_text(const uint8_t *head, size_t size);
 /* Returns the length of the first line if it is one of HTTP ("HTTP/1.1 200 OK", "GET /a HTTP/1.1"), otherwise 0. */
 size_t xt_other_file_http_line(const uint8_t *head, size_t size);
 
-/* A TorchScript module for mobile in the format that is no zip file: whether more bytes may make these one, and the error
- * about one; XT_STATUS_ok for other files. */
+/* A TorchScript module for mobile in the format that is no zip file: whether more bytes may make these one, and the
+ * error about one; XT_STATUS_ok for other files. */
 bool xt_other_file_may_begin_flatbuffer(const uint8_t *head, size_t size);
 xt_status xt_other_file_report_flatbuffer(const uint8_t *head, size_t size, xt_error *error);
 
