@@ -197,4 +197,42 @@ defmodule ExTorch.LibTorchTest do
         String.contains?(arguments, text),
         do: System.cmd("kill", ["-9", file |> Path.dirname() |> Path.basename()])
   end
+
+  describe "of Torchx" do
+    # The source of Torchx, with what it has unpacked.
+    defp torchx(dir, archive, versions) do
+      File.mkdir_p!(dir)
+      File.write!(Path.join(dir, "mix.exs"), ~S[System.get_env("LIBTORCH_VERSION", "2.8.0")])
+
+      for version <- versions do
+        {:ok, _} = :zip.unzip(archive, cwd: String.to_charlist(dir))
+        File.mkdir_p!(Path.join(dir, "cache"))
+        File.rename!(Path.join(dir, "libtorch"), Path.join(dir, "cache/libtorch-#{version}"))
+      end
+
+      dir
+    end
+
+    defp run_torchx(dir, env),
+      do: run("http://localhost:1/x.zip", nil, dir, [{"TORCHX_DIR", dir} | env])
+
+    test "is used, in the version and for the target that Torchx uses", c do
+      dir = torchx(Path.join(c.tmp_dir, "torchx"), c.archive, ~w(2.8.0-cpu 2.9.1-cu130))
+      assert {output, 0} = run_torchx(dir, [])
+      assert output =~ "TORCH_LIB := #{dir}/cache/libtorch-2.8.0-cpu/lib\n"
+      env = [{"LIBTORCH_VERSION", "2.9.1"}, {"LIBTORCH_TARGET", "cu130"}]
+      assert {output, 0} = run_torchx(dir, env)
+      assert output =~ "TORCH_LIB := #{dir}/cache/libtorch-2.9.1-cu130/lib\n"
+      other = Path.join(dir, "cache/libtorch-2.9.1-cu130")
+      assert {output, 0} = run_torchx(dir, [{"LIBTORCH_DIR", other}])
+      assert output =~ "TORCH_LIB := #{other}/lib\n"
+    end
+
+    test "is not replaced by another one if it is not there", %{archive: archive, tmp_dir: dir} do
+      dir = torchx(Path.join(dir, "torchx"), archive, [])
+      assert {output, 1} = run_torchx(dir, [])
+      assert output =~ "its LibTorch is not in #{dir}/cache/libtorch-2.8.0-cpu"
+      assert output =~ "mix deps.compile torchx"
+    end
+  end
 end
