@@ -379,15 +379,25 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
         |> chunks([65_536])
         |> Enum.to_list()
 
-      assert_raise RuntimeError, "the client is gone", fn -> load(conn([hd(pieces), :raise])) end
+      test = self()
+
+      assert_raise RuntimeError, "the client is gone", fn ->
+        Isolated.run(conn([hd(pieces), :raise]), fn body ->
+          send(test, {:worker, self()})
+          load_body(body)
+        end)
+      end
+
+      # The process of the connection goes on.
+      assert_received {:worker, worker}
+      monitor = Process.monitor(worker)
+      assert_receive {:DOWN, ^monitor, _, _, _}, 60_000
 
       assert {{:error, %RuntimeError{message: "mine"}}, _} =
                Isolated.run(conn([]), fn _ -> raise "mine" end)
 
       assert {{:error, %RuntimeError{}}, _} =
                Isolated.run(conn([]), fn _ -> Process.exit(self(), :kill) end)
-
-      test = self()
 
       connection =
         spawn(fn ->
