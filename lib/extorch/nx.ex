@@ -257,8 +257,18 @@ if Code.ensure_loaded?(Nx) do
     # The template has the shape already: another backend would have to compile a reshape.
     defp from_binary(tensor, type, name, %{backend: {backend, backend_opts}} = options) do
       template = Nx.template(tensor.shape, type, names: options.names)
-      binary = Tensor.to_binary(tensor)
+      binary = binary!(tensor, name)
       from_binary(backend, template, binary, backend_opts, "#{subject(name)} (#{tensor.dtype})")
+    end
+
+    # A sparse tensor has no bytes: the error has the name of the tensor.
+    defp binary!(tensor, nil), do: Tensor.to_binary(tensor)
+
+    defp binary!(tensor, name) do
+      Tensor.to_binary(tensor)
+    rescue
+      error in Error ->
+        reraise %{error | message: "#{subject(name)}: #{error.message}"}, __STACKTRACE__
     end
 
     defp from_binary(backend, template, binary, backend_opts, subject) do

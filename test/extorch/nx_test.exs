@@ -240,6 +240,15 @@ if Code.ensure_loaded?(Nx) do
       assert reason(fn -> Nx.add(empty, 1) end) == :unsupported
     end
 
+    test "a tensor that Nx cannot have is an error with its name" do
+      sparse = ExTorch.op("to_sparse", [ExTorch.ones({2, 2})])
+      assert %{message: message} = catch_error(ExTorch.Nx.to_nx(%{"m" => [sparse]}))
+      assert message =~ ~s(the tensor "m.0": cannot convert a sparse)
+      complex = ExTorch.zeros({1}, dtype: :complex32)
+      assert %{message: message} = catch_error(ExTorch.Nx.to_nx(%{"c" => complex}))
+      assert message =~ ~s(the dtype complex32 of the tensor "c")
+    end
+
     test "types of Nx that LibTorch does not have are errors" do
       for type <- [{:u, 2}, {:u, 4}, {:s, 2}, {:s, 4}] do
         nx = Nx.tensor([1, 0], type: type, backend: Nx.BinaryBackend)
