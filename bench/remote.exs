@@ -51,34 +51,31 @@ receive_all = fn receive_all, keep, kept ->
 end
 
 loop = fn keep ->
-  Task.await(
-    Task.async(fn ->
-      pid =
-        Node.spawn(peer.node, Code, :eval_string, [sender, [path: path, piece: piece, to: self()]])
+  pid =
+    Node.spawn(peer.node, Code, :eval_string, [sender, [path: path, piece: piece, to: self()]])
 
-      # Two messages are under way.
-      send(pid, :next)
-      send(pid, :next)
-      receive_all.(receive_all, keep, [])
-    end),
-    :infinity
-  )
+  # Two messages are under way.
+  send(pid, :next)
+  send(pid, :next)
+  receive_all.(receive_all, keep, [])
 end
 
 load = fn ->
-  Task.await(
-    Task.async(fn ->
-      {:ok, state} = ExTorch.load(ExTorch.Source.Remote.new(peer.node, path))
-      40 = map_size(state)
-      for {_, tensor} <- state, do: ExTorch.Tensor.release(tensor)
-    end),
-    :infinity
-  )
+  {:ok, state} = ExTorch.load(ExTorch.Source.Remote.new(peer.node, path))
+  40 = map_size(state)
+end
+
+# Each run has its own process. What it has received is freed before the next one begins.
+measure = fn fun ->
+  ms = Task.await(Task.async(fn -> Measure.milliseconds(fun) end), :infinity)
+  ExTorch.Memory.collect()
+  Process.sleep(500)
+  ms
 end
 
 functions = [fn -> loop.(false) end, fn -> loop.(true) end, load]
-for fun <- functions, do: fun.()
-runs = for _ <- 1..5, do: Enum.map(functions, &Measure.milliseconds/1)
+for fun <- functions, do: measure.(fun)
+runs = for _ <- 1..5, do: Enum.map(functions, measure)
 [dropped, kept, loads] = Enum.zip_with(runs, & &1)
 ratio = &Measure.ratio(Measure.median(&1), Measure.median(loads))
 Measure.print_runs("plain loop, #{div(size, 1_000_000)} MB", dropped)

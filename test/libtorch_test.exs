@@ -5,6 +5,8 @@ defmodule ExTorch.LibTorchTest do
   alias ExTorch.Test.RawServer
 
   @moduletag :tmp_dir
+  # Nothing of the native library is used.
+  @moduletag :no_asan
 
   setup_all do
     version =
