@@ -127,7 +127,7 @@ static bool keep_owner(void *object, void *context) {
  */
 ERL_NIF_TERM xt_nif_lease_owner(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   wanted w = {.owner = NULL};
-  xt_error error;
+  xt_error error = {.status = XT_STATUS_ok};
   (void)argc;
   if (!enif_get_uint64(env, argv[0], &w.address)) return enif_make_badarg(env);
   if (!xt_lease_find(keep_owner, &w)) return xt_make_ok(env, xt_am_nil);
