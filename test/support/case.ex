@@ -32,9 +32,12 @@ defmodule ExTorch.Case do
       )
   end
 
-  @doc "Waits up to five seconds, with garbage collections, until the function returns true. Returns whether it did."
-  def wait_until(fun, tries \\ 200) do
-    # Also of other processes: a message or a dead task may hold the last reference.
+  @doc """
+  Waits up to thirty seconds, with garbage collections, until the function returns true. Returns whether it did.
+
+  The thread that frees memory also deletes the file of a save that was killed, which can take seconds on a busy disk.
+  """
+  def wait_until(fun, tries \\ 1200) do
     ExTorch.Memory.collect()
 
     cond do
