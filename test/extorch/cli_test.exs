@@ -1,5 +1,6 @@
 defmodule ExTorch.CLITest do
   use ExTorch.Case
+  import ExTorch.Test.CLI
   alias ExTorch.CLI
   alias ExTorch.Test.JSON
   import ExUnit.CaptureIO
@@ -21,21 +22,6 @@ defmodule ExTorch.CLITest do
     end)
 
     [a: a, b: b, dir: dir]
-  end
-
-  # The status, and what is written to standard output and standard error.
-  defp run(args) do
-    me = self()
-
-    error =
-      capture_io(:stderr, fn ->
-        output = capture_io(fn -> send(me, {:status, CLI.run(args)}) end)
-        send(me, {:output, output})
-      end)
-
-    assert_received {:status, status}
-    assert_received {:output, output}
-    {status, output, error}
   end
 
   defp json(args) do

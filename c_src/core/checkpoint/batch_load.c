@@ -7,10 +7,9 @@
 #include "core/os/cpu.h"
 
 enum {
-  SLAB = 2 << 20,  /* maximum size of a slab: small neighbors that are read and freed together */
-  PIECE = 4 << 20, /* bytes of a large storage between two checks of the budget */
-  SOURCE_WHOLE =
-      32 << 20, /* a storage up to this size is one range that the caller reads: its tensors use these bytes */
+  SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
+  PIECE = 4 << 20,         /* bytes of a large storage between two checks of the budget */
+  SOURCE_WHOLE = 32 << 20, /* a storage up to this size is one range that the caller reads, and used in place */
   SOURCE_PIECE = 8 << 20,  /* size of the ranges of a larger storage, whose bytes are copied */
   SOURCE_SLACK = 1 << 18,  /* a range may be larger by this, rather than leave a small rest */
   DATA_ALIGNMENT = 64,     /* of data in zip files; bytes that are read from such an offset on can be used in place */

@@ -1,9 +1,8 @@
 defmodule ExTorch.CLI.SourcesTest do
   # Every command with everything that a checkpoint can be read from.
   use ExTorch.Case
-  alias ExTorch.CLI
+  import ExTorch.Test.CLI
   alias ExTorch.Test.{JSON, Nginx}
-  import ExUnit.CaptureIO
 
   @moduletag :tmp_dir
   @name "encoder.weight"
@@ -105,20 +104,5 @@ defmodule ExTorch.CLI.SourcesTest do
   defp json(args) do
     {0, text, ""} = run(args ++ ["--json"])
     JSON.decode!(text)
-  end
-
-  # The status, and what is written to standard output and standard error.
-  defp run(args) do
-    me = self()
-
-    error =
-      capture_io(:stderr, fn ->
-        output = capture_io(fn -> send(me, {:status, CLI.run(args)}) end)
-        send(me, {:output, output})
-      end)
-
-    assert_received {:status, status}
-    assert_received {:output, output}
-    {status, output, error}
   end
 end
