@@ -8,6 +8,7 @@
 #   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid
+#   make instructions   instructions for each of 20,000 tensors, compared with bench/instructions.txt; RECORD=1 writes it
 #   make bench      every script of bench/, or BENCH="open load"
 #   make fuzz       readers and writers under libFuzzer, a minute each
 #   make cluster    three nodes load one checkpoint, one of them is killed halfway
@@ -44,7 +45,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
@@ -79,7 +80,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench clean format
+.PHONY: all example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
 
 # Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
@@ -199,6 +200,9 @@ fire: setup-test setup-fuzz
 
 matrix: setup-matrix
 	@scripts/matrix.sh $(SUITES)
+
+instructions: setup-check
+	@scripts/instructions.sh $(if $(RECORD),record)
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all

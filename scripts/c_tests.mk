@@ -10,6 +10,7 @@ WRAPPED = $(shell sed -nE 's/.*(__wrap_|FAULTY.)([a-z_]+).*/\2/p' $(addprefix te
 WRAPS = $(addprefix -Wl$(,)--wrap=,$(call WRAPPED,$(shell grep -ohE '(failing|faults)\.h' $(1))))
 
 all: $(PROGRAMS)
+objects: $(OBJECTS)
 $(DIR)/core/%.o: c_src/core/%.c $(DIR)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -MMD -MP -c $< -o $@

@@ -32,6 +32,9 @@ scripts/dialyzer.sh
 step "C tests under ASan and UBSan"
 scripts/c_tests.sh asan
 
+step "instructions for each of 20,000 tensors"
+scripts/instructions.sh
+
 step "fuzzing, ${FUZZ_SECONDS:=10} seconds for each target"
 FUZZ_SEED=1 scripts/fuzz.sh "$FUZZ_SECONDS" # the same each time; `make fuzz` searches
 

@@ -62,6 +62,7 @@ case $job in
     need cppcheck "cppcheck" command -v cppcheck
     need erlang-dialyzer "OTP's Dialyzer" command -v dialyzer
     need "gcc g++" "gcc's AddressSanitizer" has_asan
+    need valgrind "valgrind with its headers" has_header valgrind/callgrind.h
     ;;
   coverage)
     need gcc "gcc and gcov" command -v gcov
