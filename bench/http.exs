@@ -1,7 +1,7 @@
 # How fast does a checkpoint of 2 GB arrive from a web server, compared with curl, and what does it cost?
 #
-# nginx serves the file on the loopback interface. curl discards what it receives; a loop in C with two connections keeps
-# it, in new memory, as a load does. Each load runs in a fresh VM.
+# nginx serves the file on the loopback interface. curl discards what it receives, or writes it to a file in memory; a loop
+# in C with two connections keeps it, in new memory, as a load does. Each load runs in a fresh VM.
 Code.require_file("support/data.exs", __DIR__)
 Code.require_file("support/measure.exs", __DIR__)
 Code.require_file("../test/support/nginx.ex", __DIR__)
@@ -19,8 +19,8 @@ size = File.stat!(path).size
 server = Nginx.start(Path.join(dir, "nginx"), "location / { root #{dir}; }")
 url = Nginx.url(server, "/llm.pt")
 
-curl = fn ->
-  {speed, 0} = System.cmd("curl", ["-s", "-o", "/dev/null", "-w", "%{speed_download}", url])
+curl = fn target ->
+  {speed, 0} = System.cmd("curl", ["-s", "-o", target, "-w", "%{speed_download}", url])
   {speed, _} = Float.parse(speed)
   size / speed * 1000
 end
@@ -49,28 +49,38 @@ load_code =
 
 runs =
   for _ <- 1..5 do
-    curl_ms = curl.()
+    curl_ms = curl.("/dev/null")
+    file_ms = curl.(Path.join(dir, "curl.out"))
+    File.rm!(Path.join(dir, "curl.out"))
     touch.()
     loop_ms = loop.()
     touch.()
     [ms, bytes] = Measure.elixir(load_code, [url])
-    %{curl: curl_ms, loop: loop_ms, load: String.to_float(ms), peak: String.to_integer(bytes)}
+
+    %{
+      curl: curl_ms,
+      file: file_ms,
+      loop: loop_ms,
+      load: String.to_float(ms),
+      peak: String.to_integer(bytes)
+    }
   end
 
-[curls, loops, loads, peaks] =
-  for key <- [:curl, :loop, :load, :peak], do: Enum.map(runs, &Map.fetch!(&1, key))
+[curls, files, loops, loads, peaks] =
+  for key <- [:curl, :file, :loop, :load, :peak], do: Enum.map(runs, &Map.fetch!(&1, key))
 
 speed = fn other, label ->
   "#{Measure.ratio(Measure.median(other), Measure.median(loads))} of the speed of #{label}"
 end
 
 Measure.print_runs("curl, #{div(size, 1_000_000)} MB", curls)
+Measure.print_runs("curl into a file", files)
 Measure.print_runs("a loop in C that keeps it", loops)
 
 Measure.print_runs(
   "ExTorch.load",
   loads,
-  "#{speed.(curls, "curl")}, #{speed.(loops, "the loop")}"
+  "#{speed.(curls, "curl")}, #{speed.(files, "curl into a file")}, #{speed.(loops, "the loop")}"
 )
 
 IO.puts("peak memory beyond the file's size: #{div(Enum.max(peaks) - size, 1024 * 1024)} MiB")

@@ -36,7 +36,10 @@
   X(source_reader_locate, 3, XT_NORMAL)      \
   X(json_read, 2, XT_DIRTY_IO)               \
   X(json_parse, 1, XT_DIRTY_CPU)             \
-  X(directory_list, 3, XT_DIRTY_IO)
+  X(directory_list, 3, XT_DIRTY_IO)          \
+  X(incoming_begin, 1, XT_NORMAL)            \
+  X(incoming_receive, 3, XT_DIRTY_IO)        \
+  X(incoming_finish, 1, XT_NORMAL)
 
 #define XT_TORCH_NIFS(X)                    \
   X(info, 0, XT_NORMAL)                     \
@@ -114,6 +117,7 @@ XT_NIFS(XT_DECLARE_NIF)
   X(atomic_file)        \
   X(directory)          \
   X(archive)            \
+  X(incoming)           \
   X(collection)         \
   X(collection_marker)
 

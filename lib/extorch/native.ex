@@ -301,6 +301,14 @@ defmodule ExTorch.Native do
   nif loader_release(loader :: loader(), ended :: boolean()) :: result(non_neg_integer())
   nif loader_ended(loader :: loader(), number :: non_neg_integer()) :: result(no_return())
 
+  # ---- Received bytes ----
+  nif incoming_begin(size :: pos_integer()) :: result(reference())
+
+  nif incoming_receive(incoming :: reference(), descriptor :: integer(), bytes :: binary()) ::
+        result(non_neg_integer())
+
+  nif incoming_finish(incoming :: reference()) :: result(binary())
+
   # ---- JSON ----
   nif json_read(path :: binary(), max_bytes :: non_neg_integer()) :: result(term())
 

@@ -38,8 +38,10 @@ defmodule ExTorch.Source.HTTP do
 
   ## Memory
 
-  A load needs the memory of its tensors, `:ahead` bytes for what is received ahead (48 MiB by default), and what the VM
-  keeps of freed binaries: about 60 MiB in all were measured. Storages up to 32 MiB use the bytes as they were received.
+  A load needs the memory of its tensors, and up to `:ahead` bytes for what is received ahead (48 MiB by default).
+  Storages up to 32 MiB use the bytes as they were received, so that nothing is needed besides them. Over `http`, what is
+  received counts as native memory (`ExTorch.Memory`); over `https`, it is received into binaries of the VM, which keeps
+  some of the memory of freed ones: about 60 MiB in all were measured.
   """
   @behaviour ExTorch.Source
 

@@ -3,16 +3,18 @@ defmodule ExTorch.Source.HTTP.Connection do
   # A client for HTTP/1.1 on a passive socket. The process that uses a connection owns its socket: if it is killed, the
   # socket is closed.
   #
-  # Heads of responses are received as lines of limited length. Bodies are received with the length that is expected, so
-  # that the bytes go from the kernel into the binary that is returned. The first calls ask for little and each of the
-  # next for twice as much while they are fast: every call must finish within the timeout, also if the network is slow.
+  # Heads of responses are received as lines of limited length. Large bodies are received into native memory, on dirty
+  # schedulers (Incoming). Others, and those of TLS, are received with the length that is expected, so that the
+  # bytes go from the kernel into the binary that is returned. The first calls ask for little and each of the next for
+  # twice as much while they are fast: every call must finish within the timeout, also if the network is slow.
 
-  alias ExTorch.Source.HTTP.URL
+  alias ExTorch.Source.HTTP.{Incoming, URL}
 
   @max_line 16 * 1024
   @max_head 64 * 1024
   @min_step 256 * 1024
   @max_step 33 * 1024 * 1024
+  @large 1024 * 1024
   @fast_ms 250
   @slow_ms 5_000
 
@@ -270,7 +272,17 @@ defmodule ExTorch.Source.HTTP.Connection do
     end
   end
 
-  defp exactly(conn, size, received) do
+  defp exactly(%{module: :gen_tcp} = conn, size, []) when size >= @large do
+    case Incoming.receive(conn.socket, size, conn.timeout) do
+      {:ok, bytes} -> exactly(conn, 0, [bytes])
+      {:error, reason, bytes} -> {:error, reason, [bytes]}
+      nil -> in_parts(conn, size, [])
+    end
+  end
+
+  defp exactly(conn, size, received), do: in_parts(conn, size, received)
+
+  defp in_parts(conn, size, received) do
     case receive_part(conn, size) do
       {:ok, bytes, conn} -> exactly(conn, size - byte_size(bytes), [bytes | received])
       {:error, reason} -> {:error, reason, Enum.reverse(received)}

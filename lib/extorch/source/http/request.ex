@@ -356,6 +356,8 @@ defmodule ExTorch.Source.HTTP.Request do
   defp changed,
     do: Error.new(:file_changed, "the file on the server changed while it was being read")
 
+  defp failed(%Error{} = error, _parts, conn), do: {:error, error, conn}
+
   defp failed({:invalid, text}, _parts, conn),
     do: {:error, Error.new(:io, "the server violates HTTP: #{text}"), conn}
 

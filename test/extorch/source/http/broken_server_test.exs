@@ -158,6 +158,59 @@ defmodule ExTorch.Source.HTTP.BrokenServerTest do
       assert same?(loaded, state())
     end
 
+    test "bodies that arrive in pieces, with pauses, and are cut", %{tmp_dir: dir} do
+      bytes = bytes(dir)
+
+      answer = fn number, range ->
+        fn socket ->
+          whole = RawServer.partial(bytes, range) |> IO.iodata_to_binary()
+
+          # Every second answer ends before its last byte.
+          whole =
+            if rem(number, 2) == 0, do: binary_part(whole, 0, byte_size(whole) - 1), else: whole
+
+          Enum.reduce_while(chunks(whole, [100, 70_000, 3, 1_000_000]), :ok, fn piece, _ ->
+            Process.sleep(4)
+            stop_or(:gen_tcp.send(socket, piece))
+          end)
+
+          :gen_tcp.close(socket)
+        end
+      end
+
+      assert {:ok, loaded} = load(answer, retries: 20)
+      assert same?(loaded, state())
+    end
+
+    test "a reader that is killed while it receives leaves nothing", %{tmp_dir: dir} do
+      bytes = bytes(dir)
+      test = self()
+
+      # The rest of the body never arrives.
+      answer = fn
+        number, range when number <= 2 ->
+          RawServer.partial(bytes, range)
+
+        _number, range ->
+          fn socket ->
+            whole = RawServer.partial(bytes, range) |> IO.iodata_to_binary()
+            :gen_tcp.send(socket, binary_part(whole, 0, div(byte_size(whole), 2)))
+            send(test, :sent)
+            {:error, :closed} = :gen_tcp.recv(socket, 0)
+            send(test, :closed)
+          end
+      end
+
+      ExTorch.Memory.collect()
+      before = ExTorch.Memory.live().bytes
+      source = HTTP.new(RawServer.start(answer), timeout: 60_000)
+      reader = spawn(fn -> ExTorch.load(source) end)
+      assert_receive :sent, 30_000
+      Process.exit(reader, :kill)
+      assert_receive :closed, 30_000
+      assert wait_until(fn -> ExTorch.Memory.live().bytes <= before end)
+    end
+
     # :erlang.memory/1 needs the allocators that the sanitized run turns off.
     @tag :no_asan
     test "heads without end, and lines without end" do
