@@ -1,6 +1,6 @@
 # The build of ExTorch. `make` builds the NIF; elixir_make calls the same targets for Hex users.
 #
-#   make            priv/extorch.so and priv/extorch_torch.so
+#   make            build/priv/extorch.so and build/priv/extorch_torch.so
 #   make demo       a short tour                 make test     the tests
 #   make extorch    the program ./extorch        make shell    iex with ExTorch
 #   make docs       the documentation in doc/, with ExDoc from Hex or the command ex_doc
@@ -20,14 +20,16 @@
 #          EXTORCH_NX_PATH (compiled Nx applications, for a machine without Hex)
 #          LIBTORCH_VERSION LIBTORCH_TARGET EXTORCH_LIBTORCH_URL EXTORCH_LIBTORCH_SHA256 EXTORCH_FETCH (scripts/libtorch.sh)
 #          EXTORCH_CACHE (directory for downloads, default ~/.cache/extorch)
+#          EXTORCH_BUNDLE=1 (scripts/bundle.sh; config :extorch, bundle_libtorch: true sets it)
 #          SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 Q := $(if $(V),,@)
 
-# elixir_make sets MIX_APP_PATH; a plain `make` builds in the checkout.
-PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/priv)
+# elixir_make sets MIX_APP_PATH; a plain `make` builds in the checkout. There is no priv/ in it: Mix would link that into
+# the build directories of all projects that have this one as a path dependency.
+PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/build/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
 CORE := $(sort $(wildcard c_src/core/*/*.c))
 NIFS := $(sort $(wildcard c_src/nif/*.c))
@@ -37,7 +39,7 @@ SHIM := $(sort $(wildcard c_src/torch/*.cpp)) $(addprefix c_src/core/base/,dtype
 SANITIZE := $(if $(SAN),-fsanitize=address$(,)undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
 WARN := -Wall -Wextra $(if $(WERROR),-Werror)
 OPT := -O2 -fPIC -fvisibility=hidden -pthread
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Ic_src $(OPT) $(WARN) $(SANITIZE) $(CFLAGS)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -Ic_src $(OPT) $(WARN) $(SANITIZE) $(DEFLATE_INCLUDE) $(CFLAGS)
 # core reads untrusted numbers: no implicit conversion, no cast that drops const.
 CORE_WARN := -Wshadow -Wconversion -Wcast-qual
 ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_USE_CXX11_ABI=$(TORCH_ABI) \
@@ -46,17 +48,34 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 # ---- The machine: inspected only for targets that build ----
 
 ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+# As many jobs as processors, unless -j or MAKEFLAGS gives a number.
+ifeq ($(findstring -j,$(shell echo "$$MAKEFLAGS")),)
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN)
+endif
 # The compiler's target selects the flags of the linker. Libraries are called .so on macOS too: Erlang expects that.
 TARGET := $(shell $(CROSSCOMPILE)$(CC) -dumpmachine 2>/dev/null)
 ifneq ($(findstring darwin,$(TARGET))$(findstring macos,$(TARGET)),)
 SHARED := -dynamiclib -Wl,-undefined,dynamic_lookup
-LINK := $(SHARED) -Wl,-rpath,@loader_path
+LINK := $(SHARED) -Wl,-rpath,@loader_path/lib
+# Homebrew's libdeflate is not in the compiler's default directories, and has no relative name to be found by.
+DEFLATE_DIR := $(firstword $(wildcard /opt/homebrew/opt/libdeflate /usr/local/opt/libdeflate))
+DEFLATE_INCLUDE := $(if $(DEFLATE_DIR),-isystem $(DEFLATE_DIR)/include)
+DEFLATE := $(or $(wildcard $(DEFLATE_DIR)/lib/libdeflate.a),-ldeflate)
 else
 SHARED := -shared
-# nodelete: the libraries have threads and an exit handler, which outlive the module.
-LINK := $(SHARED) -Wl,-z,nodelete -Wl,-z,relro,-z,now
+# nodelete: the libraries have threads and an exit handler, which outlive the module. disable-new-dtags: the libraries in
+# priv/lib (scripts/bundle.sh) also find each other there.
+LINK := $(SHARED) -Wl,-z,nodelete -Wl,-z,relro,-z,now -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/lib'
+DEFLATE := -ldeflate
 endif
 ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
+# The first build says what it needs, before it downloads LibTorch.
+ifeq ($(wildcard $(PRIV)/extorch.so),)
+ifneq ($(shell ERTS_INCLUDE_DIR='$(ERTS_INCLUDE_DIR)' CC='$(CROSSCOMPILE)$(CC)' CXX='$(CROSSCOMPILE)$(CXX)' \
+  CFLAGS='$(CFLAGS) $(DEFLATE_INCLUDE)' scripts/setup.sh compile >&2 || echo missing),)
+$(error ExTorch cannot be built)
+endif
+endif
 TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
 ifneq ($(TORCH_FOUND),yes)
@@ -68,11 +87,8 @@ TORCH_NUMBER := $(shell echo $(TORCH_VERSION) | awk -F. '{print $$1 * 100 + $$2}
 # -isystem suppresses warnings in LibTorch's headers. It must not be used for the compiler's default directories.
 TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH_INCLUDE)) \
   -isystem $(TORCH_INCLUDE)/torch/csrc/api/include
-TORCH_LIBS := -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) -ltorch_cpu -lc10 \
+TORCH_LIBS := -L$(TORCH_LIB) $(TORCH_RPATH:%='-Wl,-rpath,%') -ltorch_cpu -lc10 \
   $(if $(filter yes,$(TORCH_CUDA)),-Wl$(,)--no-as-needed -ltorch_cuda -lc10_cuda -Wl$(,)--as-needed)
-ifeq ($(wildcard $(ERTS_INCLUDE_DIR)/erl_nif.h),)
-$(error erl_nif.h was not found: install Erlang's headers (apt-get install erlang-dev) or set ERTS_INCLUDE_DIR)
-endif
 endif
 
 # ---- The libraries ----
@@ -80,18 +96,27 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
-all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
+.PHONY: all unbundle example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
+BUNDLE := $(if $(filter-out 0,$(EXTORCH_BUNDLE)),$(PRIV)/lib,unbundle)
+all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so $(BUNDLE)
 
-# Records which objects the libraries were linked from, so that another variant (SAN=asan) links them again.
+# The libraries that a release has to bring along. Mix copies priv, and what is linked there, into releases.
+$(PRIV)/lib: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
+	@TORCH_LIB='$(TORCH_LIB)' TORCH_CUDA=$(TORCH_CUDA) scripts/bundle.sh $@ $^
+
+unbundle:
+	@rm -rf $(PRIV)/lib
+
+# Records from which objects and how the libraries were linked, so that another variant (SAN=asan) links them again.
+VARIANT = $(BUILD) $(LINK) $(LDFLAGS)
 $(PRIV)/.variant: always
 	@mkdir -p $(@D)
-	@echo '$(BUILD)' | cmp -s - $@ || echo '$(BUILD)' >$@
+	@echo '$(subst ','\'',$(VARIANT))' | cmp -s - $@ || echo '$(subst ','\'',$(VARIANT))' >$@
 
 $(PRIV)/extorch.so: $(NIF_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@)"
 	@mkdir -p $(@D)
-	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $(filter %.o,$^) -ldeflate -ldl -lm $(LDFLAGS) -o $@
+	$(Q)$(CROSSCOMPILE)$(CC) $(LINK) $(SANITIZE) -pthread $(filter %.o,$^) $(DEFLATE) -ldl -lm $(LDFLAGS) -o $@
 
 $(PRIV)/extorch_torch.so: $(SHIM_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@) (LibTorch $(TORCH_VERSION))"
@@ -213,4 +238,4 @@ format:
 	@clang-format -i $$(git ls-files '*.[ch]' '*.cpp' '*.hpp')
 
 clean:
-	@rm -rf $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,build) $(PRIV)/*.so $(PRIV)/.variant
+	@rm -rf $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,build) $(PRIV)/*.so $(PRIV)/.variant $(PRIV)/lib

@@ -19,7 +19,7 @@ defmodule ExTorch.MixProject do
       app: :extorch,
       version: @version,
       elixir: "~> 1.14",
-      compilers: if(@hex, do: [:elixir_make], else: []) ++ Mix.compilers(),
+      compilers: [if(@hex, do: :elixir_make, else: :extorch_priv)] ++ Mix.compilers(),
       # Tests implement protocols for their own structs.
       consolidate_protocols: Mix.env() != :test,
       elixirc_paths:
@@ -29,6 +29,7 @@ defmodule ExTorch.MixProject do
       prune_code_paths: false,
       make_clean: ["clean"],
       make_env: &make_env/0,
+      make_error_message: make_error_message(),
       # ExTorch.CLI starts the application, once the libraries are where they can be loaded from.
       escript: [main_module: ExTorch.CLI, name: "extorch", app: nil, include_priv_for: [:extorch]],
       name: "ExTorch",
@@ -46,12 +47,34 @@ defmodule ExTorch.MixProject do
       extra_applications: [:logger, crypto: :optional, public_key: :optional, ssl: :optional]
     ]
 
-  # scripts/libtorch.sh uses the LibTorch of Torchx if that is a dependency.
   defp make_env do
-    case Mix.Project.deps_paths() do
-      %{torchx: dir} -> %{"TORCHX_DIR" => dir}
-      _ -> %{}
-    end
+    %{"MAKEFLAGS" => make_flags(System.get_env("MAKEFLAGS"))}
+    |> Map.merge(torchx_env(Mix.Project.deps_paths()))
+    |> Map.merge(bundle_env(Application.get_env(:extorch, :bundle_libtorch)))
+  end
+
+  # The jobs of a make that runs mix cannot be shared. The Makefile chooses a number of jobs if there is none.
+  defp make_flags(flags), do: if(flags && flags =~ "--jobserver", do: nil, else: flags)
+
+  # scripts/libtorch.sh uses the LibTorch of Torchx if that is a dependency.
+  defp torchx_env(%{torchx: dir}), do: %{"TORCHX_DIR" => dir}
+  defp torchx_env(_deps), do: %{}
+
+  # Without the configuration, the environment decides.
+  defp bundle_env(nil), do: %{}
+  defp bundle_env(bundle?), do: %{"EXTORCH_BUNDLE" => if(bundle?, do: "1", else: "0")}
+
+  defp make_error_message do
+    """
+    The native libraries of ExTorch could not be built. The lines above say what is missing or wrong.
+
+    Needed are make, bash, a C11 and a C++17 compiler, Erlang's headers (erl_nif.h) and libdeflate. LibTorch is \
+    downloaded if there is none; see "Use it" in the README of ExTorch.
+
+      Debian, Ubuntu  apt-get install make g++ erlang-dev libdeflate-dev
+      Fedora          dnf install make gcc-c++ erlang-erts libdeflate-devel
+      macOS           xcode-select --install && brew install libdeflate
+    """
   end
 
   defp deps do
@@ -115,5 +138,25 @@ defmodule ExTorch.MixProject do
         "Python values": ~r/^ExTorch\.Python/
       ]
     ]
+  end
+end
+
+defmodule Mix.Tasks.Compile.ExtorchPriv do
+  @moduledoc false
+  # Without Hex, make has built the libraries into build/priv. They are linked to where elixir_make builds them.
+  use Mix.Task.Compiler
+
+  @impl true
+  def run(_args) do
+    made = Path.join(File.cwd!(), "build/priv")
+    priv = Path.join(Mix.Project.app_path(), "priv")
+    unless File.read_link(priv) == {:ok, made}, do: link(made, priv)
+    {:noop, []}
+  end
+
+  defp link(made, priv) do
+    File.rm_rf!(priv)
+    File.mkdir_p!(Path.dirname(priv))
+    File.ln_s!(made, priv)
   end
 end

@@ -41,7 +41,7 @@ FUZZ_SEED=1 scripts/fuzz.sh "$FUZZ_SECONDS" # the same each time; `make fuzz` se
 step "damaged input, faults and kills"
 scripts/fire.sh short
 
-# mix uses the libraries in priv/, so the sanitized ones are built there and replaced afterwards, also on failure.
+# mix uses the libraries in build/priv/, so the sanitized ones are built there and replaced afterwards, also on failure.
 step "ExUnit under ASan and UBSan"
 make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" SAN=asan all example
 trap 'make --no-print-directory >/dev/null' EXIT

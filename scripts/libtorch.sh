@@ -10,14 +10,20 @@
 # libtorch.sha256 has the archives. EXTORCH_LIBTORCH_URL is the URL of a mirror or of an archive, for which
 # EXTORCH_LIBTORCH_SHA256 may be needed; EXTORCH_FETCH=0 downloads nothing. Progress is printed to descriptor 3.
 #
-# Prints TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_ABI (libstdc++'s C++11 flag), TORCH_STD (the C++ standard that
-# its headers need), TORCH_CUDA (yes or no).
+# Prints TORCH_VERSION, TORCH_INCLUDE, TORCH_LIB, TORCH_RPATH (where to search for it at run time; nothing if the system
+# does), TORCH_ABI (libstdc++'s C++11 flag), TORCH_STD (the C++ standard that its headers need), TORCH_CUDA (yes or no).
+#
+# Nothing is piped into a command that does not read to the end: a child of the VM ignores SIGPIPE, and prints an error.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "$0")" && pwd)
 oldest=1.13
 { : >&3; } 2>/dev/null || exec 3>&2
 fail() { printf 'ExTorch: %s\n' "$@" >&2; exit 1; }
+
+# Prints the first line of a file that a command of sed replaces.
+first() { sed -n -e "$1" -e 't found' -e b -e ':found' -e 'p;q' "$2" 2>/dev/null || true; }
+newer_or_equal() { printf '%s\n' "$2" "$1" | sort -V -C; } # newer_or_equal VERSION THAN
 
 # Accepts a pair of directories that has both the headers and the libraries.
 try() { # try INCLUDE_DIR LIB_DIR
@@ -42,7 +48,7 @@ print(spec.submodule_search_locations[0] if spec else "")' 2>/dev/null || true
 torchx_torch() {
   local version=${LIBTORCH_VERSION:-}
   [ -n "$version" ] ||
-    version=$(sed -n 's/.*"LIBTORCH_VERSION", "\([0-9.]*\)".*/\1/p' "$TORCHX_DIR/mix.exs" 2>/dev/null | head -n 1)
+    version=$(first 's/.*"LIBTORCH_VERSION", "\([0-9.]*\)".*/\1/' "$TORCHX_DIR/mix.exs")
   echo "$TORCHX_DIR/cache/libtorch-$version-${LIBTORCH_TARGET:-cpu}"
 }
 
@@ -52,7 +58,9 @@ torchx_torch() {
 system_name() {
   local system
   system=$(uname -s | tr '[:upper:]' '[:lower:]')
-  if [ "$system" = linux ] && ldd --version 2>&1 | grep -qi musl; then system=linux-musl; fi
+  if [ "$system" = linux ]; then
+    case $(ldd --version 2>&1 || true) in *musl*) system=linux-musl ;; esac
+  fi
   echo "$system-$(uname -m)"
 }
 
@@ -116,20 +124,33 @@ elif [ -z "${LIBTORCH_VERSION:-}${LIBTORCH_TARGET:-}${EXTORCH_LIBTORCH_URL:-}" ]
 fi
 [ -n "$include" ] || download
 
+# Without links: make compares the directory with those of the compiler, for which -isystem must not be used.
+include=$(cd "$include" && pwd -P) lib=$(cd "$lib" && pwd -P)
+
 # Debian has version.h beside the C++ API; elsewhere the macros are in torch/version.h since 1.8.
 header=
 for candidate in "$include/torch/version.h" "$include/torch/headeronly/version.h" "$include/torch/csrc/api/include/torch/version.h"; do
   if [ -e "$candidate" ] && grep -q 'define TORCH_VERSION_MAJOR' "$candidate"; then header=$candidate; break; fi
 done
 [ -n "$header" ] || fail "the LibTorch in $include has no version.h: its headers are incomplete."
-number() { sed -n "s/^#define TORCH_VERSION_$1 \([0-9]*\).*/\1/p" "$header" | head -n 1; }
+number() { first "s/^#define TORCH_VERSION_$1 \([0-9]*\).*/\1/" "$header"; }
 version=$(number MAJOR).$(number MINOR)
-[ "$(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1)" = "$oldest" ] ||
+newer_or_equal "$version" "$oldest" ||
   fail "LibTorch $version in $lib is too old: ExTorch needs $oldest or newer."
 
 if grep -aq 'NSt7__cxx1112basic_string' "$lib/libc10.$suffix"; then abi=1; else abi=0; fi
 std=c++17
-[ "$(printf '%s\n2.9\n' "$version" | sort -V | head -n 1)" = 2.9 ] && std=c++20
+newer_or_equal "$version" 2.9 && std=c++20
+# A release with Torchx has its LibTorch in the directory of Torchx.
+rpath=$lib
+[ -z "${TORCHX_DIR:-}" ] || TORCHX_DIR=$(cd "$TORCHX_DIR" && pwd -P)
+case $lib in
+  /usr/lib | /usr/lib64 | /usr/lib/*-linux-gnu) rpath= ;;
+  "${TORCHX_DIR:-none}"/*)
+    origin='$$ORIGIN'
+    [ $suffix = so ] || origin=@loader_path
+    rpath="$origin/../../torchx-$(first 's/.*@version "\(.*\)".*/\1/' "$TORCHX_DIR/mix.exs")/priv/libtorch $lib" ;;
+esac
 cuda=no
 [ -e "$lib/libtorch_cuda.so" ] && cuda=yes
 
@@ -137,6 +158,7 @@ cat <<END
 TORCH_VERSION := $version.$(number PATCH)
 TORCH_INCLUDE := $include
 TORCH_LIB := $lib
+TORCH_RPATH := $rpath
 TORCH_ABI := $abi
 TORCH_STD := $std
 TORCH_CUDA := $cuda

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs what a job of the Makefile needs. Does nothing if everything is there.
 #
-# usage: setup.sh build|test|check|coverage|cross|fuzz|matrix
+# usage: setup.sh compile|build|test|check|coverage|cross|fuzz|matrix
 #
-# On Debian and systems based on it, missing packages are installed with apt, as root or with sudo. On other systems the
-# script lists what is missing and fails.
+# On Debian and systems based on it, missing packages are installed with apt, as root or with sudo. On other systems, and
+# for `compile`, which is the build of a dependency, the script lists what is missing and fails.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-job=${1:?usage: setup.sh build|test|check|coverage|cross|fuzz|matrix}
+job=${1:?usage: setup.sh compile|build|test|check|coverage|cross|fuzz|matrix}
 missing=()  # Debian packages
 wanted=()   # descriptions of the same, for other systems
 
@@ -25,7 +25,10 @@ has_erl_nif() {
   [ -n "${ERTS_INCLUDE_DIR:-}" ] && [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ] && return
   root=$(erl -noshell -eval 'io:put_chars(code:root_dir()), halt().') && [ -e "$root/usr/include/erl_nif.h" ]
 }
-has_header() { echo "#include <$1>" | ${CC:-cc} -E -x c - ; }
+# shellcheck disable=SC2086
+has_header() { echo "#include <$1>" | ${CC:-cc} ${CFLAGS:-} -E -x c - ; }
+# CC and CXX may have arguments.
+has_compilers() { command -v "$(set -- ${CC:-cc} && echo "$1")" && command -v "$(set -- ${CXX:-c++} && echo "$1")"; }
 has_torch() { EXTORCH_FETCH=0 "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
@@ -38,12 +41,16 @@ has_chromium() { [ "${EXTORCH_BROWSER:-}" = 0 ] || grep -qs '^ID=ubuntu' /etc/os
 has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || A <- [ssl, inets]], halt().'; }
 
 case $job in
-  build | test | check)
-    need g++ "a C11 and a C++17 compiler (gcc or clang)" command -v "${CXX:-c++}"
-    need elixir "Elixir 1.14 or newer, with OTP 25 or newer" command -v elixir
-    need "erlang-ssl erlang-inets" "Erlang/OTP's ssl and inets applications" has_otp
+  compile | build | test | check)
+    need g++ "a C11 and a C++17 compiler (gcc or clang; CC and CXX)" has_compilers
     need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
     need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
+    ;;
+esac
+case $job in
+  build | test | check)
+    need elixir "Elixir 1.14 or newer, with OTP 25 or newer" command -v elixir
+    need "erlang-ssl erlang-inets" "Erlang/OTP's ssl and inets applications" has_otp
     need libtorch-dev "LibTorch 1.13 or newer (LIBTORCH_DIR, or a Python with torch)" has_torch
     ;;
 esac
@@ -92,7 +99,7 @@ esac
 
 as_root=
 [ "$(id -u)" = 0 ] || as_root=sudo
-if command -v apt-get >/dev/null && { [ -z "$as_root" ] || command -v sudo >/dev/null; }; then
+if [ "$job" != compile ] && command -v apt-get >/dev/null && { [ -z "$as_root" ] || command -v sudo >/dev/null; }; then
   echo "installing with apt: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   log=$(mktemp)
@@ -104,7 +111,7 @@ if command -v apt-get >/dev/null && { [ -z "$as_root" ] || command -v sudo >/dev
   fi
 else
   {
-    echo "missing on this machine:"
+    echo "ExTorch: missing on this machine:"
     printf '  - %s\n' "${wanted[@]}"
     echo "on Debian or Ubuntu, as root: apt-get install ${missing[*]}"
   } >&2
