@@ -135,7 +135,8 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
 
 # The NIF compares the LibTorch that was linked with those that other libraries load.
-$(BUILD)/nif/libtorch.o: ALL_CFLAGS += '-DXT_TORCH_LIBRARY="$(realpath $(firstword $(wildcard $(TORCH_LIB)/libtorch_cpu.so $(TORCH_LIB)/libtorch_cpu.dylib)))"'
+$(BUILD)/nif/libtorch.o: ALL_CFLAGS += '-DXT_TORCH_VERSION_TEXT="$(TORCH_VERSION)"' \
+  '-DXT_TORCH_LIBRARY="$(realpath $(firstword $(wildcard $(TORCH_LIB)/libtorch_cpu.so $(TORCH_LIB)/libtorch_cpu.dylib)))"'
 $(BUILD)/nif/libtorch.o: $(BUILD)/cxx.flags
 
 # A second NIF library, for the tests.

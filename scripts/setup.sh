@@ -22,7 +22,7 @@ need() { # need PACKAGES DESCRIPTION COMMAND…: the packages are missing if the
 
 has_erl_nif() {
   local root
-  [ -n "${ERTS_INCLUDE_DIR:-}" ] && [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ] && return
+  if [ -n "${ERTS_INCLUDE_DIR:-}" ]; then [ -e "$ERTS_INCLUDE_DIR/erl_nif.h" ]; return; fi
   root=$(erl -noshell -eval 'io:put_chars(code:root_dir()), halt().') && [ -e "$root/usr/include/erl_nif.h" ]
 }
 # shellcheck disable=SC2086

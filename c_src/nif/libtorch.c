@@ -99,12 +99,44 @@ static xt_status check_others(const char *expected, xt_error *error) {
 
 /* ---- Loading ---- */
 
+#ifndef XT_TORCH_VERSION_TEXT
+#define XT_TORCH_VERSION_TEXT "" /* for static analysis */
+#endif
+#define REBUILD "Build ExTorch again: mix deps.compile extorch --force"
+#define OTHER_LIBTORCH                                        \
+  "The LibTorch that was found is not " XT_TORCH_VERSION_TEXT \
+  ", with which ExTorch was built. Install that one, or put " \
+  "it into the release (config :extorch, bundle_libtorch: true). " REBUILD
+#define NO_LIBRARY                                                                 \
+  "ExTorch was built with LibTorch " XT_TORCH_VERSION_TEXT " in " XT_TORCH_LIBRARY \
+  ". Install it there, or put it into "                                            \
+  "the release (config :extorch, bundle_libtorch: true). " REBUILD
+#define OLD_SYSTEM                                                                                                   \
+  "The C or C++ library of this system is older than that of the system where ExTorch was built. Build on a system " \
+  "like "                                                                                                            \
+  "this one. " REBUILD
+
+/* What to do, by what the loader says: glibc's words, then those of macOS. */
+static const char *advice(const char *reason) {
+  static const struct {
+    const char *text, *advice;
+  } list[] = {
+      {"version `", OLD_SYSTEM},
+      {"undefined symbol", OTHER_LIBTORCH},
+      {"cannot open shared object file", NO_LIBRARY},
+      {"Symbol not found", OTHER_LIBTORCH},
+      {"Library not loaded", NO_LIBRARY},
+  };
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+    if (strstr(reason, list[i].text)) return list[i].advice;
+  return REBUILD;
+}
+
 static xt_status open_torch(const char *path, xt_error *error) {
   const char *reason;
   void *library = xt_libraries_open(path, &reason);
   if (!library)
-    return xt_error_set(error, XT_STATUS_not_loaded,
-                        "cannot load LibTorch: %s. Build ExTorch again: mix deps.compile extorch --force", reason);
+    return xt_error_set(error, XT_STATUS_not_loaded, "cannot load LibTorch: %s. %s", reason, advice(reason));
   xt_torch_open_fn *open;
   *(void **)&open = xt_libraries_symbol(library, XT_TORCH_SYMBOL);
   if (!open)

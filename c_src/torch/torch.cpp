@@ -1,5 +1,6 @@
 /* The entry point of extorch_torch.so: error messages, the CPU allocator, process-wide settings and the API table. */
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Logging.h>
 
@@ -73,6 +74,27 @@ void set_num_threads(int threads) {
   guard(&ignored, [&] { at::set_num_threads(threads); });
 }
 
+/* Returns "MAJOR.MINOR" of the LibTorch that is loaded, or an empty string. */
+std::string loaded_version() {
+  static const std::string label = "TORCH_VERSION=";
+  std::string config = at::show_config();
+  size_t start = config.find(label);
+  if (start == std::string::npos) return "";
+  start += label.size();
+  return config.substr(start, config.find('.', config.find('.', start) + 1) - start);
+}
+
+/* LibTorch keeps its C++ interface within a minor version only. Most other versions lack symbols and are not loaded. */
+xt_status check_version(xt_error *error) {
+  std::string loaded = loaded_version();
+  if (loaded.empty() || !strncmp(TORCH_VERSION_TEXT, (loaded + ".").c_str(), loaded.size() + 1)) return XT_STATUS_ok;
+  return xt_error_set(error, XT_STATUS_not_loaded,
+                      "LibTorch %s is loaded, but ExTorch was built with " TORCH_VERSION_TEXT
+                      ". Install that one, or put it into the release (config :extorch, bundle_libtorch: true). Build "
+                      "ExTorch again: mix deps.compile extorch --force",
+                      loaded.c_str());
+}
+
 const xt_torch_api api = {
     .version = TORCH_VERSION_TEXT,
     .set_num_threads = set_num_threads,
@@ -102,6 +124,7 @@ extern "C" __attribute__((visibility("default"))) xt_status xt_torch_open(const 
     return xt_error_set(error, XT_STATUS_torch,
                         "extorch.so and extorch_torch.so come from different builds; run make again");
   xt::host = host;
+  if (xt_status status = xt::check_version(error)) return status;
   return xt::guard(error, [&] {
     static xt::CountedAllocator allocator;
     c10::SetCPUAllocator(&allocator);

@@ -78,7 +78,23 @@ defmodule ExTorch.Native do
   end
 
   defp not_loaded_message(text) do
-    "cannot load the native library of ExTorch: #{text}. Build it again: mix deps.compile extorch --force"
+    "cannot load the native library of ExTorch: #{text}. #{advice(to_string(text))}" <>
+      "Build it again: mix deps.compile extorch --force"
+  end
+
+  # nif/libtorch.c has those for the library that is linked with LibTorch.
+  defp advice(text) do
+    cond do
+      text =~ "version `" ->
+        "The C library of this system is older than that of the system where ExTorch was built. " <>
+          "Build on a system like this one. "
+
+      text =~ "libdeflate" ->
+        "Install libdeflate, or put it into the release (config :extorch, bundle_libtorch: true). "
+
+      true ->
+        ""
+    end
   end
 
   defp digest(dir) do

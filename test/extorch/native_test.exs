@@ -266,15 +266,7 @@ defmodule ExTorch.NativeTest do
       end
     end
 
-    # ---- Two LibTorchs ----
-
-    # A library that only has the name of LibTorch.
-    defp other_libtorch(dir) do
-      path = Path.join(dir, "libtorch_cpu.so")
-      File.mkdir_p!(dir)
-      {_, 0} = System.cmd("cc", ["-shared", "-o", path, "-x", "c", "/dev/null"])
-      path
-    end
+    # ---- Another system than the one of the build ----
 
     @attempt """
     try do
@@ -284,6 +276,89 @@ defmodule ExTorch.NativeTest do
       e in ExTorch.Error -> IO.puts("rescued \#{e.reason}: \#{e.message}")
     end
     """
+
+    # Replaces text in a library of the copy by text of the same length, and loads it.
+    defp load_with(app, file, pattern, text) do
+      path = Path.join([app, "priv", file])
+      bytes = File.read!(path)
+      assert bytes =~ pattern
+      File.write!(path, String.replace(bytes, pattern, text))
+      load(app)
+    end
+
+    defp load(app, env \\ []) do
+      {output, 0} =
+        System.cmd("elixir", ["-pa", Path.join(app, "ebin"), "-e", @attempt],
+          env: env,
+          stderr_to_stdout: true
+        )
+
+      output
+    end
+
+    for file <- ["extorch.so", "extorch_torch.so"] do
+      test "#{file} of a system with a newer C library", %{tmp_dir: dir} do
+        output = load_with(copy(dir), unquote(file), ~r/GLIBC_2\.\d\d\0/, "GLIBC_9.99\0")
+        assert output =~ ~r/rescued not_loaded: cannot load .*GLIBC_9\.99/
+        assert output =~ "older than that of the system where ExTorch was built"
+      end
+    end
+
+    test "libdeflate is missing", %{tmp_dir: dir} do
+      output = load_with(copy(dir), "extorch.so", ~r/libdeflate\.so\.\d/, "libdeflate.so.x")
+      assert output =~ "rescued not_loaded: cannot load the native library of ExTorch"
+      assert output =~ "Install libdeflate, or put it into the release"
+    end
+
+    test "LibTorch is missing", %{tmp_dir: dir} do
+      output = load_with(copy(dir), "extorch_torch.so", "libtorch_cpu.so", "libtorch_cpx.so")
+      assert output =~ "rescued not_loaded: cannot load LibTorch: libtorch_cpx.so"
+      assert output =~ ~r/built with LibTorch \d+\.\d+\.\d+ in \/.*libtorch_cpu/
+      assert output =~ "bundle_libtorch: true"
+    end
+
+    test "LibTorch has other symbols", %{tmp_dir: dir} do
+      app = copy(dir)
+      [name] = Regex.run(~r/libtorch_cpu\.so[.0-9]*/, File.read!("#{app}/priv/extorch_torch.so"))
+      # What a release brings along is found first.
+      File.mkdir_p!("#{app}/priv/lib")
+      args = ["-shared", "-Wl,-soname,#{name}", "-o", "#{app}/priv/lib/#{name}"]
+      {_, 0} = System.cmd("cc", args ++ ["-x", "c", "/dev/null"])
+      output = load(app)
+      assert output =~ ~r/rescued not_loaded: cannot load LibTorch: .*undefined symbol/
+      assert output =~ ~r/that was found is not \d+\.\d+\.\d+, with which ExTorch was built/
+    end
+
+    test "LibTorch has another version", %{tmp_dir: dir} do
+      source = """
+      #include <string>
+      namespace at { std::string show_config() { return "USE_X=1, TORCH_VERSION=9.10.1, USE_Y=0"; } }
+      """
+
+      File.write!(Path.join(dir, "version.cpp"), source)
+
+      # One for each ABI of libstdc++.
+      stubs =
+        for abi <- [0, 1] do
+          stub = Path.join(dir, "version#{abi}.so")
+          args = ["-D_GLIBCXX_USE_CXX11_ABI=#{abi}", "-shared", "-fPIC", "-o", stub]
+          {_, 0} = System.cmd("c++", args ++ [Path.join(dir, "version.cpp")])
+          stub
+        end
+
+      output = load(copy(dir), [{"LD_PRELOAD", Enum.join(stubs, " ")}])
+      assert output =~ "rescued not_loaded: LibTorch 9.10 is loaded, but ExTorch was built with "
+    end
+
+    # ---- Two LibTorchs ----
+
+    # A library that only has the name of LibTorch.
+    defp other_libtorch(dir) do
+      path = Path.join(dir, "libtorch_cpu.so")
+      File.mkdir_p!(dir)
+      {_, 0} = System.cmd("cc", ["-shared", "-o", path, "-x", "c", "/dev/null"])
+      path
+    end
 
     # What another NIF library has loaded is there already when ExTorch starts, as what is preloaded is.
     defp preloaded(library) do
