@@ -6,6 +6,8 @@ defmodule ExTorch.Checkpoint.Options do
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.{Device, Error, Filter, Options, Progress}
 
+  @max_bytes 2 ** 62
+
   @limits [
     pickle_bytes: 64 * 1024 * 1024,
     nodes: nil,
@@ -85,7 +87,7 @@ defmodule ExTorch.Checkpoint.Options do
   end
 
   defp limit?(:depth, value), do: value in 1..10_000
-  defp limit?(:files, value), do: value in 1..(2 ** 62)
+  defp limit?(:files, value), do: value in 1..@max_bytes
   # 0 is how the NIFs are told that no limit was given.
   defp limit?(name, nil) when name in [:nodes, :memory], do: true
   defp limit?(name, 0) when name in [:nodes, :memory], do: false
@@ -98,7 +100,7 @@ defmodule ExTorch.Checkpoint.Options do
 
   defp limit_range(_name), do: "an integer from 0 to 2 ** 62"
 
-  defp bytes?(value), do: is_integer(value) and value in 0..(2 ** 62)
+  defp bytes?(value), do: is_integer(value) and value in 0..@max_bytes
 
   defp device!(fun) when is_function(fun, 1), do: fun
 
