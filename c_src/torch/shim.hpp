@@ -100,6 +100,13 @@ xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error
 xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
 xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
 
+/* ---- foreign.cpp ---- */
+
+/* Whether a handle is one of memory on the CPU that is not LibTorch's. Its tensor is made by the first foreign_tensor. */
+bool is_foreign(const xt_tensor *tensor);
+const at::Tensor &foreign_tensor(const xt_tensor *tensor);
+xt_status foreign_new(const xt_foreign *memory, xt_tensor **out, xt_error *error);
+
 /* ---- parts.cpp ---- */
 
 bool has_parts(const at::Tensor &tensor);

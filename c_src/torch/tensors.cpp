@@ -20,7 +20,9 @@ void destroy(xt_reapable *item) {
   host->tensor_count(-1);
 }
 
-const at::Tensor &unwrap(const xt_tensor *tensor) { return static_cast<const Handle *>(tensor)->tensor; }
+const at::Tensor &unwrap(const xt_tensor *tensor) {
+  return is_foreign(tensor) ? foreign_tensor(tensor) : static_cast<const Handle *>(tensor)->tensor;
+}
 
 bool has_dtype(xt_dtype dtype) {
   int number = xt_dtype_get(dtype)->torch;
@@ -102,13 +104,12 @@ xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor
 
 /* Does not use at::from_blob: its checks abort the VM and its deleter costs an allocation. */
 xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *error) {
+  if (memory->device.type == XT_DEVICE_CPU) return foreign_new(memory, out, error);
   bool owned = false;
   xt_status status = catch_errors(error, [&] {
     auto type = scalar_type(memory->dtype);
     auto device = to_torch_device(memory->device);
     auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-    if (device.is_cpu() && !xt_dtype_aligned(memory->data, memory->dtype))
-      fail(XT_STATUS_bad_argument, std::string("the memory is not aligned for ") + xt_dtype_get(memory->dtype)->name);
     size_t last = 0;
     bool empty = false;
     for (int d = 0; d < memory->ndim; d++) {
