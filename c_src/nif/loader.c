@@ -336,7 +336,7 @@ static ERL_NIF_TERM feed_chunk(ErlNifEnv *env, loader_resource *resource, const 
   push->stop = caller_is_dead;
   push->context = env;
   xt_error error;
-  xt_ready_tensors out = {env, enif_make_list(env, 0), 0};
+  xt_ready_tensors out = {.env = env, .list = enif_make_list(env, 0)};
   feed_result result = {XT_PUSH_MORE, false};
   xt_status status = feed(resource, chunk, limits, &out, &result, &error);
   /* tensors that were created before the budget was exhausted must not be lost */

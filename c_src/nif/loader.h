@@ -6,6 +6,7 @@
 
 #include "core/formats/feed.h"
 #include "nif/checkpoint.h"
+#include "nif/tensor.h"
 
 /* How much one call does before it returns to its process. A brief call takes a fraction of a millisecond, including
  * the page faults of new memory, so it can run on a normal scheduler. */
@@ -38,6 +39,7 @@ typedef struct {
   ErlNifEnv *env;
   ERL_NIF_TERM list; /* [{entry's index, tensor}], last one first */
   size_t count;
+  xt_tensor_like like;
 } xt_ready_tensors;
 
 /* Selects the entries to create: a flag for each entry, or NULL for all. Called once, after the parser has described

@@ -122,7 +122,7 @@ static xt_status make_entry(xt_loader *loader, size_t i, xt_ready_tensors *out, 
   ERL_NIF_TERM term;
   if (out->count % STOP_TENSORS == STOP_TENSORS - 1 && !enif_is_current_process_alive(out->env))
     return xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
-  xt_status status = xt_materialize_term(out->env, &origin, c->index.entries[i].tensor, &term, error);
+  xt_status status = xt_materialize_term(out->env, &origin, c->index.entries[i].tensor, &out->like, &term, error);
   if (status != XT_STATUS_ok) {
     error->collect = false; /* the state has changed already, so the call cannot be repeated */
     return status;

@@ -164,7 +164,7 @@ static ERL_NIF_TERM make_raw(ErlNifEnv *env, const xt_tensor_desc *t, xt_view *v
 }
 
 xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
-                              ERL_NIF_TERM *out, xt_error *error) {
+                              xt_tensor_like *like, ERL_NIF_TERM *out, xt_error *error) {
   xt_tensor *tensor = NULL;
   xt_view view;
   xt_status status;
@@ -174,7 +174,7 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, c
     return status;
   }
   status = xt_materialize_tensor(origin, t, &tensor, error);
-  if (status == XT_STATUS_ok) *out = xt_make_tensor(env, tensor);
+  if (status == XT_STATUS_ok) *out = xt_make_tensor_like(env, tensor, like);
   return status;
 }
 
@@ -192,11 +192,12 @@ static xt_status make_terms(ErlNifEnv *env, const xt_storage_origin *origin, con
                             ERL_NIF_TERM *terms, ERL_NIF_TERM *first, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   size_t made = 0;
+  xt_tensor_like like = {.term = 0};
   for (; made < count && status == XT_STATUS_ok; made++) {
     const xt_tensor_desc *tensor = origin->checkpoint->index.entries[entries[made]].tensor;
     terms[made] = first[tensor->first_entry];
     if (terms[made]) continue;
-    status = xt_materialize_term(env, origin, tensor, &terms[made], error);
+    status = xt_materialize_term(env, origin, tensor, &like, &terms[made], error);
     first[tensor->first_entry] = terms[made];
     if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1 && !enif_is_current_process_alive(env))
       status = xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");

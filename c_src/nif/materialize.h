@@ -6,6 +6,7 @@
 
 #include "core/checkpoint/record_reader.h"
 #include "nif/object.h"
+#include "nif/tensor.h"
 #include "torch/torch.h"
 
 /* Where the bytes of the tensors come from: storages that are already in memory, and a reader for the others. */
@@ -15,9 +16,10 @@ typedef struct {
   xt_region *const *regions;      /* of each storage; may be NULL */
 } xt_storage_origin;
 
-/* Makes a %Tensor{}, or a %RawTensor{} if LibTorch does not have the dtype. */
+/* Makes a %Tensor{}, or a %RawTensor{} if LibTorch does not have the dtype. `like` is zeroed before the first one of a
+ * call. */
 xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, const xt_tensor_desc *t,
-                              ERL_NIF_TERM *out, xt_error *error);
+                              xt_tensor_like *like, ERL_NIF_TERM *out, xt_error *error);
 
 /* Releases the tensors of a call that failed after it had created them. They would stay allocated until the next
  * garbage collection of the caller. */

@@ -1,5 +1,7 @@
 #include "nif/tensor.h"
 
+#include <string.h>
+
 #include "core/memory/memory.h"
 #include "core/os/exit_guard.h"
 #include "core/os/mapping.h"
@@ -102,6 +104,24 @@ ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle) {
   ERL_NIF_TERM shape = xt_make_dims(env, handle->info.sizes, handle->info.ndim);
   ERL_NIF_TERM tensor = xt_make_tensor_struct(env, resource, shape);
   enif_release_resource(resource);
+  return tensor;
+}
+
+static bool is_like(const xt_tensor_info *a, const xt_tensor_info *b) {
+  return a->dtype == b->dtype && a->device.type == b->device.type && a->device.index == b->device.index &&
+         a->ndim == b->ndim && (!a->ndim || !memcmp(a->sizes, b->sizes, (size_t)a->ndim * sizeof *a->sizes));
+}
+
+ERL_NIF_TERM xt_make_tensor_like(ErlNifEnv *env, xt_tensor *handle, xt_tensor_like *like) {
+  ERL_NIF_TERM tensor;
+  if (like->term && is_like(like->info, &handle->info)) {
+    xt_tensor_resource *resource = xt_tensor_resource_new(handle);
+    enif_make_map_update(env, like->term, xt_am_resource, enif_make_resource(env, resource), &tensor);
+    enif_release_resource(resource);
+  } else {
+    tensor = xt_make_tensor(env, handle);
+  }
+  *like = (xt_tensor_like){tensor, &handle->info};
   return tensor;
 }
 

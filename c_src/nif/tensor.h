@@ -62,6 +62,16 @@ ERL_NIF_TERM xt_make_tensor_struct(ErlNifEnv *env, xt_tensor_resource *resource,
 /* Creates a %Tensor{}. Takes ownership of the reference to the handle. */
 ERL_NIF_TERM xt_make_tensor(ErlNifEnv *env, xt_tensor *handle);
 
+/* The last %Tensor{} that was made in a call. */
+typedef struct {
+  ERL_NIF_TERM term; /* 0 if there is none yet */
+  const xt_tensor_info *info;
+} xt_tensor_like;
+
+/* Same. If the tensor has dtype, device and shape of the last one, its term shares the keys and the shape of that one:
+ * many tensors of a file are alike. */
+ERL_NIF_TERM xt_make_tensor_like(ErlNifEnv *env, xt_tensor *handle, xt_tensor_like *like);
+
 /* Checks that the memory is plain and so can be shared. The error message names the alternative. */
 xt_status xt_tensor_check_plain(const xt_tensor_info *info, xt_error *error);
 
