@@ -102,7 +102,8 @@ xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_e
 
 /* ---- foreign.cpp ---- */
 
-/* Whether a handle is one of memory on the CPU that is not LibTorch's. Its tensor is made by the first foreign_tensor. */
+/* Whether a handle is one of memory on the CPU that is not LibTorch's. Its tensor is made by the first foreign_tensor.
+ */
 bool is_foreign(const xt_tensor *tensor);
 const at::Tensor &foreign_tensor(const xt_tensor *tensor);
 xt_status foreign_new(const xt_foreign *memory, xt_tensor **out, xt_error *error);
