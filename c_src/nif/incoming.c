@@ -1,7 +1,7 @@
-/* Receives bytes from a socket of the VM into a binary.
+/* Binaries that arrive in pieces, from a socket of the VM or from Elixir.
  *
- * The binary's memory is our own: the system provides it in huge pages, and the bytes are received on a dirty
- * scheduler. gen_tcp receives into memory of the VM, on a normal scheduler, which also waits for each new page.
+ * The memory is our own: the system provides it in huge pages, and dirty schedulers write to it. gen_tcp receives into
+ * memory of the VM, on a normal scheduler, which also waits for each new page.
  *
  * The VM waits for bytes (gen_tcp:recv); incoming_receive receives what else has arrived. */
 #include "core/os/socket.h"
@@ -70,7 +70,7 @@ static ERL_NIF_TERM append(ErlNifEnv *env, incoming *in, int socket, const ErlNi
   return xt_make_ok(env, enif_make_uint64(env, in->region->size - in->received));
 }
 
-/* incoming_receive(incoming, descriptor, bytes) :: {:ok, missing, 0} | {:error, e} */
+/* incoming_receive(incoming, descriptor | -1, bytes) :: {:ok, missing, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_incoming_receive(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   incoming *in;
   ErlNifBinary bytes;

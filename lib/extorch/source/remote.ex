@@ -7,11 +7,13 @@ defmodule ExTorch.Source.Remote do
       {:ok, tensor} = ExTorch.Checkpoint.tensor(ckpt, "encoder.weight")
 
   The other node needs ExTorch in its code path, and nothing else. A process there opens the file and sends the ranges
-  that are asked for, in messages of 8 to 32 MiB, which the distribution splits into small fragments. At most `:window`
-  bytes are under way at a time, so that the connection of the nodes stays usable for other messages and its heartbeats
-  are not held up. The process monitors the process that reads;
-  if that ends, or the nodes are disconnected, it closes the file and ends. It also ends after a minute without a request;
-  the next request starts it again. If the file was replaced or changed meanwhile, the error is `:file_changed`.
+  that are asked for, in messages of 4 MiB, which the distribution splits into small fragments. At most `:window` bytes are
+  under way at a time, so that the connection of the nodes stays usable for other messages and its heartbeats are not held
+  up. What arrives is copied into native memory (`ExTorch.Memory`), piece by piece.
+
+  The process monitors the process that reads; if that ends, or the nodes are disconnected, it closes the file and ends. It
+  also ends after a minute without a request; the next request starts it again. If the file was replaced or changed
+  meanwhile, the error is `:file_changed`.
 
   A path that ends in a slash is a folder of `torch.distributed.checkpoint` (`ExTorch.DCP`). An index is found by its name,
   as with paths.
@@ -21,7 +23,7 @@ defmodule ExTorch.Source.Remote do
   alias ExTorch.{Error, Options, Source}
   alias ExTorch.Source.Remote.Reader
 
-  @defaults [timeout: 30_000, window: 64 * 1024 * 1024]
+  @defaults [timeout: 30_000, window: 16 * 1024 * 1024]
 
   @enforce_keys [:id, :node, :path, :options]
   defstruct [:id, :node, :path, :options, :file]
@@ -44,7 +46,7 @@ defmodule ExTorch.Source.Remote do
   ## Options
 
     * `:timeout` - how long the other node may take for the next chunk, in milliseconds. Defaults to 30,000.
-    * `:window` - how many bytes may be under way. Defaults to 64 MiB.
+    * `:window` - how many bytes may be under way. Defaults to 16 MiB.
   """
   @spec new(node(), Path.t(), keyword()) :: t()
   def new(node, path, opts \\ []) do

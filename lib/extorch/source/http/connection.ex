@@ -8,7 +8,8 @@ defmodule ExTorch.Source.HTTP.Connection do
   # bytes go from the kernel into the binary that is returned. The first calls ask for little and each of the next for
   # twice as much while they are fast: every call must finish within the timeout, also if the network is slow.
 
-  alias ExTorch.Source.HTTP.{Incoming, URL}
+  alias ExTorch.Source.HTTP.URL
+  alias ExTorch.Source.Incoming
 
   @max_line 16 * 1024
   @max_head 64 * 1024

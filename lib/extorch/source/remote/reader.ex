@@ -6,12 +6,11 @@ defmodule ExTorch.Source.Remote.Reader do
   # a request is answered or fails. Requests are sent ahead up to the window of the source.
 
   alias ExTorch.Error
-  alias ExTorch.Source.Remote
+  alias ExTorch.Source.{Incoming, Remote}
 
-  # A range up to the first size is read with one request: what is received need not be copied. Larger ones are read in
-  # pieces. Both may be larger by the slack, rather than leave a small rest.
-  @whole 32 * 1024 * 1024
-  @piece 8 * 1024 * 1024
+  # Ranges are read in pieces of this size, or larger by the slack rather than leave a small rest. The pieces of a range are
+  # copied into native memory: keeping them as they are takes longer, since the VM needs new memory for the next ones.
+  @piece 4 * 1024 * 1024
   @slack 256 * 1024
   @idle_ms 60_000
 
@@ -29,19 +28,20 @@ defmodule ExTorch.Source.Remote.Reader do
   def read(source, offset, length) do
     pieces = pieces(offset, length)
     unless under_way?(source, pieces), do: announce(source, pieces)
-    read_pieces(source, pieces, [])
+
+    case pieces do
+      [piece] -> read_piece(source, piece, 1)
+      pieces -> with {:ok, incoming} <- Incoming.begin(length), do: join(source, pieces, incoming)
+    end
   end
 
-  defp read_pieces(_source, [], [bytes]), do: {:ok, bytes}
+  defp join(_source, [], incoming), do: {:ok, Incoming.finish(incoming)}
 
-  defp read_pieces(_source, [], parts),
-    do: {:ok, parts |> Enum.reverse() |> IO.iodata_to_binary()}
-
-  defp read_pieces(source, [piece | pieces], parts) do
-    with {:ok, bytes} <- read_piece(source, piece, 1) do
-      send_ahead(source, pieces)
-      read_pieces(source, pieces, [bytes | parts])
-    end
+  defp join(source, [piece | pieces], incoming) do
+    with {:ok, bytes} <- read_piece(source, piece, 1),
+         :ok <- send_ahead(source, pieces),
+         {:ok, _missing} <- Incoming.append(incoming, bytes),
+         do: join(source, pieces, incoming)
   end
 
   # If the process or the connection is lost, the request is made once more, of a new process.
@@ -176,11 +176,8 @@ defmodule ExTorch.Source.Remote.Reader do
 
   defp key(source), do: {__MODULE__, source.id}
 
-  defp pieces(offset, length) when length <= @whole + @slack, do: [{offset, length}]
-  defp pieces(offset, length), do: split(offset, length)
-
-  defp split(offset, length) when length <= @piece + @slack, do: [{offset, length}]
-  defp split(offset, length), do: [{offset, @piece} | split(offset + @piece, length - @piece)]
+  defp pieces(offset, length) when length <= @piece + @slack, do: [{offset, length}]
+  defp pieces(offset, length), do: [{offset, @piece} | pieces(offset + @piece, length - @piece)]
 
   # ---- Starting ----
 
