@@ -11,6 +11,8 @@ defmodule ExTorch.Cluster.Coordinator do
   alias ExTorch.Cluster.Worker
 
   @start_timeout_ms 60_000
+  # Workers that send at the same time, while everything is gathered.
+  @fetches 4
 
   # ---- The caller ----
 
@@ -121,11 +123,11 @@ defmodule ExTorch.Cluster.Coordinator do
       by_worker = missing |> Map.values() |> Enum.group_by(& &1.holder, & &1.name)
 
       {tensors, lost} =
-        Enum.reduce(by_worker, {tensors, nil}, fn {worker, names}, {tensors, lost} ->
-          case fetch(worker, names, timeout) do
-            {:ok, fetched} -> {Map.merge(tensors, fetched), lost}
-            {:error, error} -> {tensors, error}
-          end
+        by_worker
+        |> fetch_all(timeout)
+        |> Enum.reduce({tensors, nil}, fn
+          {:ok, fetched}, {tensors, lost} -> {Map.merge(tensors, fetched), lost}
+          {:error, error}, {tensors, _lost} -> {tensors, error}
         end)
 
       cond do
@@ -139,6 +141,17 @@ defmodule ExTorch.Cluster.Coordinator do
           {:error, lost}
       end
     end
+  end
+
+  # From several workers at the same time. The tasks are linked to the caller.
+  defp fetch_all(by_worker, timeout) do
+    by_worker
+    |> Task.async_stream(fn {worker, names} -> fetch(worker, names, timeout) end,
+      max_concurrency: @fetches,
+      ordered: false,
+      timeout: :infinity
+    )
+    |> Enum.map(fn {:ok, result} -> result end)
   end
 
   @spec stop(pid()) :: :ok

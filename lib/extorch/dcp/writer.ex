@@ -3,6 +3,7 @@ defmodule ExTorch.DCP.Writer do
   # Writes folders of torch.distributed.checkpoint: a .distcp file for each writer, then .metadata.
 
   alias ExTorch.{DCP, Error, Streaming, Tensor}
+  alias ExTorch.Archive.AtomicFile
   alias ExTorch.DCP.{Chunk, Metadata, Part}
   alias ExTorch.Python.Dict
 
@@ -236,27 +237,30 @@ defmodule ExTorch.DCP.Writer do
     end
   end
 
-  defp replace(folder, pickle, fsync) do
-    temporary =
-      Path.join(
-        folder,
-        ".metadata.tmp-#{System.unique_integer([:positive])}-#{:rand.uniform(1_000_000_000)}"
-      )
+  # Syncing the directory also makes the names of the .distcp files durable.
+  defp replace(folder, pickle, true) do
+    with {:ok, file} <- AtomicFile.open(Path.join(folder, @metadata)) do
+      case AtomicFile.write(file, pickle) do
+        {:ok, _size, file} ->
+          AtomicFile.close(file, :ok)
 
-    with {:ok, file} <- :file.open(temporary, [:raw, :write, :binary, :exclusive]) do
-      written = :file.write(file, pickle)
-      synced = if fsync, do: :file.datasync(file), else: :ok
-      :file.close(file)
-
-      with :ok <- written,
-           :ok <- synced,
-           :ok <- :file.rename(temporary, Path.join(folder, @metadata)) do
-        :ok
-      else
-        error ->
-          :file.delete(temporary)
-          error
+        {:error, error, file} ->
+          AtomicFile.close(file)
+          {:error, error}
       end
+    end
+  end
+
+  defp replace(folder, pickle, false) do
+    temporary = Path.join(folder, ".metadata.tmp-#{:rand.uniform(1_000_000_000_000)}")
+
+    with :ok <- :file.write_file(temporary, pickle, [:raw, :exclusive]),
+         :ok <- :file.rename(temporary, Path.join(folder, @metadata)) do
+      :ok
+    else
+      error ->
+        :file.delete(temporary)
+        error
     end
   end
 end
