@@ -57,8 +57,11 @@ defmodule ExTorch.MixProject do
   defp make_flags(flags), do: if(flags && flags =~ "--jobserver", do: nil, else: flags)
 
   # scripts/libtorch.sh uses the LibTorch of Torchx if that is a dependency.
-  defp torchx_env(%{torchx: dir}), do: %{"TORCHX_DIR" => dir}
+  defp torchx_env(%{torchx: dir}), do: %{"TORCHX_DIR" => dir, "TORCHX_PRIV" => torchx_priv()}
   defp torchx_env(_deps), do: %{}
+
+  # It exists if Torchx is compiled.
+  defp torchx_priv, do: Path.join(Mix.Project.build_path(), "lib/torchx/priv")
 
   # Without the configuration, the environment decides.
   defp bundle_env(nil), do: %{}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Finds LibTorch and prints its location as make variables. Without one it prints the reason to stderr and fails.
 #
-# Looks in LIBTORCH_DIR; else in Torchx, if TORCHX_DIR is its source (mix.exs sets it if Torchx is a dependency); else in
-# the torch package of a Python (EXTORCH_PYTHON, else python3); else in the system. Torchx and ExTorch must use the same
-# LibTorch: two of them crash the VM.
+# Looks in LIBTORCH_DIR; else in Torchx, if TORCHX_DIR is its source and TORCHX_PRIV what was compiled of it (mix.exs sets
+# them if Torchx is a dependency); else in the torch package of a Python (EXTORCH_PYTHON, else python3); else in the
+# system. Torchx and ExTorch must use the same LibTorch: two of them crash the VM.
 #
 # If there is none, or if LIBTORCH_VERSION or LIBTORCH_TARGET (cpu, cu130) ask for one, as with Torchx, it is downloaded
 # into a directory that all projects share: EXTORCH_CACHE, else extorch in XDG_CACHE_HOME, else ~/.cache/extorch.
@@ -37,6 +37,11 @@ try() { # try INCLUDE_DIR LIB_DIR
   return 1
 }
 
+# Accepts a directory that has both, as LIBTORCH_DIR does.
+try_directory() {
+  try "$1/include" "$1/lib" || try "$1/include" "$1/lib/$(uname -m)-linux-gnu" || try "$1/include" "$1/lib64"
+}
+
 python_torch() {
   "${EXTORCH_PYTHON:-python3}" -c '
 import importlib.util
@@ -44,8 +49,14 @@ spec = importlib.util.find_spec("torch")
 print(spec.submodule_search_locations[0] if spec else "")' 2>/dev/null || true
 }
 
-# Torchx unpacks its LibTorch into its own directory. Its mix.exs has the version.
+# Torchx unpacks its LibTorch into its own directory. Its mix.exs has the version. With a LIBTORCH_DIR it has none, but what
+# is compiled has a link to its libraries.
 torchx_torch() {
+  local linked
+  if [ -e "${TORCHX_PRIV:-}/libtorch" ]; then
+    linked=$(cd -P "$TORCHX_PRIV/libtorch/.." && pwd)
+    if try_directory "$linked"; then echo "$linked"; return; fi
+  fi
   local version=${LIBTORCH_VERSION:-}
   [ -n "$version" ] ||
     version=$(first 's/.*"LIBTORCH_VERSION", "\([0-9.]*\)".*/\1/' "$TORCHX_DIR/mix.exs")
@@ -105,13 +116,12 @@ download() {
 
 include= lib=
 if [ -n "${LIBTORCH_DIR:-}" ]; then
-  try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib" ||
-    try "$LIBTORCH_DIR/include" "$LIBTORCH_DIR/lib/$(uname -m)-linux-gnu" ||
+  try_directory "$LIBTORCH_DIR" ||
     fail "LIBTORCH_DIR=$LIBTORCH_DIR does not contain LibTorch." \
       "Expected include/ATen/ATen.h, lib/libtorch_cpu.so and lib/libc10.so in it."
 elif [ -n "${TORCHX_DIR:-}" ]; then
   torch=$(torchx_torch)
-  try "$torch/include" "$torch/lib" ||
+  try_directory "$torch" ||
     fail "Torchx is a dependency, but its LibTorch is not in $torch." \
       "Compile Torchx first: mix deps.compile torchx. Or set LIBTORCH_DIR to a LibTorch for both, and compile both again."
 elif [ -z "${LIBTORCH_VERSION:-}${LIBTORCH_TARGET:-}${EXTORCH_LIBTORCH_URL:-}" ]; then

@@ -230,6 +230,29 @@ defmodule ExTorch.LibTorchTest do
       assert output =~ "TORCH_LIB := #{other}/lib\n"
     end
 
+    test "is the one that Torchx was compiled with, if that is another one", c do
+      dir = torchx(Path.join(c.tmp_dir, "torchx"), c.archive, [])
+      system = Path.join(c.tmp_dir, "system")
+      File.mkdir_p!(system)
+      {:ok, _} = :zip.unzip(c.archive, cwd: String.to_charlist(system))
+      priv = Path.join(c.tmp_dir, "priv")
+      File.mkdir_p!(priv)
+      File.ln_s!(Path.join(system, "libtorch/lib"), Path.join(priv, "libtorch"))
+      assert {output, 0} = run_torchx(dir, [{"TORCHX_PRIV", priv}])
+      assert output =~ "TORCH_LIB := #{system}/libtorch/lib\n"
+
+      # as with LIBTORCH_DIR=/usr
+      {machine, 0} = System.cmd("uname", ["-m"])
+      below = Path.join(system, "libtorch/lib/#{String.trim(machine)}-linux-gnu")
+      File.mkdir_p!(below)
+
+      for file <- Path.wildcard(Path.join(system, "libtorch/lib/*.so")),
+          do: File.rename!(file, Path.join(below, Path.basename(file)))
+
+      assert {output, 0} = run_torchx(dir, [{"TORCHX_PRIV", priv}])
+      assert output =~ "TORCH_LIB := #{below}\n"
+    end
+
     test "is not replaced by another one if it is not there", %{archive: archive, tmp_dir: dir} do
       dir = torchx(Path.join(dir, "torchx"), archive, [])
       assert {output, 1} = run_torchx(dir, [])

@@ -132,13 +132,32 @@ defmodule ExTorch.Native do
   defp priv_dir(dir), do: List.to_string(dir)
 
   # Returns the LibTorch that Torchx loads when it is used, or an empty string. Torchx is usually loaded later, and the VM
-  # would crash then. If Torchx was built with the LibTorch of the system, there is no such file.
+  # would crash then.
   defp torchx_library do
     with dir when is_list(dir) <- :code.priv_dir(:torchx),
-         [library | _] <- Path.wildcard(Path.join(dir, "libtorch/libtorch_cpu.{so,so.*,dylib}")) do
+         [library | _] <- torchx_libraries(List.to_string(dir)) do
       library
     else
       _ -> ""
+    end
+  end
+
+  # Torchx has a link to the libraries of its LIBTORCH_DIR. If that is /usr, they are in a directory beside or below.
+  defp torchx_libraries(priv) do
+    name = needed_libtorch(Path.join(priv, "torchx.so"))
+
+    for dir <- ["libtorch", "libtorch/*-linux-*", "libtorch/../lib64"],
+        library <- Path.wildcard(Path.join([priv, dir, name])),
+        do: library
+  end
+
+  # A library names those that it needs, without their directories.
+  defp needed_libtorch(path) do
+    with {:ok, library} <- File.read(path),
+         [name] <- Regex.run(~r/(?<=\0)libtorch_cpu\.[\w.]+(?=\0)/, library) do
+      name
+    else
+      _ -> "libtorch_cpu.{so,so.*,dylib}"
     end
   end
 

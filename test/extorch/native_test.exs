@@ -412,5 +412,18 @@ defmodule ExTorch.NativeTest do
       {output, 0} = ExTorch.Test.VM.run(@attempt, [], through: ["env", "ERL_LIBS=#{dir}"])
       assert output =~ "rescued not_loaded: Torchx uses the LibTorch #{other}, but ExTorch was"
     end
+
+    # With LIBTORCH_DIR=/usr, Torchx has a link to /usr/lib, and its library names the one that it needs.
+    test "is not loaded before a Torchx with another LibTorch of the system", %{tmp_dir: dir} do
+      torchx = torchx(dir)
+      below = Path.join(torchx, "priv/libtorch/some-linux-gnu")
+      library = other_libtorch(below)
+      File.rename!(library, library <> ".9.8")
+      # the link for developers may be of another version
+      File.write!(library, "")
+      File.write!(Path.join(torchx, "priv/torchx.so"), "\0libc10.so.9.8\0libtorch_cpu.so.9.8\0")
+      {output, 0} = ExTorch.Test.VM.run(@attempt, [], through: ["env", "ERL_LIBS=#{dir}"])
+      assert output =~ "rescued not_loaded: Torchx uses the LibTorch #{library}.9.8, but ExTorch"
+    end
   end
 end
