@@ -3,7 +3,10 @@ defprotocol ExTorch.Module do
   The protocol of modules: values that contain tensors, which `ExTorch.Store` reads and replaces.
 
   It is implemented for maps, lists and tuples nested to any depth, for ExTorch tensors, and for Nx tensors and
-  `Axon.ModelState` if these libraries are available. Structs derive it:
+  `Axon.ModelState` if these libraries are available. An Nx tensor keeps its backend, its names and its vectorized axes; a
+  template becomes a tensor of the default backend. A quantized tensor of Axon (`Axon.Quantization.QTensor`) stands for the
+  float32 matrix that it was made of: what is applied is quantized again, what is saved are its values. Structs derive the
+  protocol:
 
       defmodule Net do
         @derive {ExTorch.Module, only: [:encoder, :head]}
@@ -153,15 +156,32 @@ end
 
 if Code.ensure_loaded?(Nx) do
   defimpl ExTorch.Module, for: Nx.Tensor do
-    def walk(tensor),
-      do: {:tensor, %{shape: tensor.shape, dtype: ExTorch.DType.normalize!(tensor.type)}}
+    # Vectorized axes are leading dimensions.
+    def walk(tensor) do
+      shape = Keyword.values(tensor.vectorized_axes) ++ Tuple.to_list(tensor.shape)
+      {:tensor, %{shape: List.to_tuple(shape), dtype: dtype(tensor.type)}}
+    end
+
+    # LibTorch has no types of less than eight bits. No tensor of a file has such a type: this is an error of this tensor.
+    defp dtype(type) do
+      case ExTorch.DType.normalize(type) do
+        {:ok, dtype} -> dtype
+        {:error, _} -> type
+      end
+    end
 
     def rebuild(tensor, _parts), do: tensor
     def to_tensor(tensor), do: ExTorch.Nx.from_nx(tensor)
+    def from_tensor(target, tensor), do: ExTorch.Nx.convert_like(tensor, target)
+  end
+end
 
-    def from_tensor(%{data: %backend{}, names: names}, tensor) do
-      %{ExTorch.Nx.to_nx(tensor, backend: backend) | names: names}
-    end
+if Code.ensure_loaded?(Nx) do
+  defimpl ExTorch.Module, for: ExTorch.Nx.LazyTensor do
+    def walk(%{entry: entry}), do: {:tensor, %{shape: entry.shape, dtype: entry.dtype}}
+    def rebuild(lazy, _parts), do: lazy
+    def to_tensor(lazy), do: ExTorch.Nx.LazyTensor.read!(lazy)
+    def from_tensor(_lazy, tensor), do: ExTorch.Nx.to_nx(tensor)
   end
 end
 
@@ -173,5 +193,24 @@ if Code.ensure_loaded?(Axon.ModelState) do
 
     def rebuild(state, parts),
       do: %{state | data: state.data |> Map.keys() |> Enum.zip(parts) |> Map.new()}
+  end
+end
+
+if Code.ensure_loaded?(Axon.Quantization.QTensor) do
+  # Stands for the matrix that was quantized. A symmetric quantization of each column: the zero points are zero.
+  defimpl ExTorch.Module, for: Axon.Quantization.QTensor do
+    def walk(quantized), do: {:tensor, %{shape: quantized.value.shape, dtype: :float32}}
+    def rebuild(quantized, _parts), do: quantized
+
+    def to_tensor(quantized) do
+      value = Nx.as_type(quantized.value, quantized.scale.type)
+      value |> Nx.multiply(quantized.scale) |> Nx.as_type(:f32) |> ExTorch.Nx.from_nx()
+    end
+
+    def from_tensor(quantized, tensor) do
+      tensor
+      |> ExTorch.Nx.convert_like(quantized.value)
+      |> Axon.Quantization.QTensor.from_tensor()
+    end
   end
 end

@@ -19,14 +19,18 @@ if Code.ensure_loaded?(Nx) do
     | `Torchx.Backend` | `to_nx/2` with `lease: true` | shared | yes, until `release/1` | by `release/1`, if no ExTorch tensor needs it |
     | `Torchx.Backend` | `from_nx/1` | shared, also after deallocation of the Nx tensor | yes | with the last of both |
     | `EXLA.Backend` and others | `to_nx/2` | copied by the backend | no | each by itself |
-    | `EXLA.Backend` | `from_nx/1` | copied | no | each by itself |
+    | `EXLA.Backend` and others | `from_nx/1` | copied by the backend, to a binary | yes | each by itself |
     | others with `Nx.to_pointer/2` | `from_nx/1` | as the result of an operation of the backend, which may share or copy | yes | with the last of both |
 
     Frozen memory cannot be written: operators that would do so raise `:frozen` (see `ExTorch.Tensor`). So an Nx tensor
-    never changes. A tensor that is not contiguous or not on the device of the backend is copied first. Torchx stores
+    never changes. A tensor that is not contiguous, that is a conj or neg view, or that is
+    not on the device of the backend is copied first. Torchx stores
     `u16` and `u32` as wider types: these are always copied.
 
-    Both functions accept nested containers: maps, lists, tuples and structs that implement `Nx.Container`.
+    `EXLA.Backend` never shares memory: bytes go through a binary in both directions.
+
+    Both functions accept nested containers: maps, lists, tuples and structs that implement `Nx.Container`. What is no tensor,
+    and what is converted already, stays as it is.
 
     ## Leases
 
@@ -48,6 +52,8 @@ if Code.ensure_loaded?(Nx) do
 
     @type container :: term()
 
+    @without_values [Nx.TemplateBackend, Nx.Defn.Expr]
+
     @doc """
     Converts a tensor, or a container of tensors, to Nx.
 
@@ -68,12 +74,17 @@ if Code.ensure_loaded?(Nx) do
     def to_nx(tensor_or_container, opts \\ []) do
       opts = Options.validate!(opts, [:backend, :names, lease: false])
       Options.booleans!(opts, [:lease])
-      {backend, backend_opts} = backend(opts[:backend])
+
+      unless opts[:names] == nil or (is_list(opts[:names]) and not List.improper?(opts[:names])),
+        do: Options.invalid!(:names, "a list of the names of the axes", opts[:names])
+
+      {backend, backend_opts} = backend!(opts[:backend])
       options = %{backend: {backend, backend_opts}, names: opts[:names], lease: opts[:lease]}
 
       case tensor_or_container do
         %Tensor{} = tensor -> convert!(tensor, nil, options)
         %Tensor.BlobView{tensor: tensor} -> convert!(tensor, nil, options)
+        %LazyTensor{} = lazy -> convert!(LazyTensor.read!(lazy), lazy.name, options)
         container -> convert_parts(container, options)
       end
     end
@@ -186,11 +197,26 @@ if Code.ensure_loaded?(Nx) do
 
     # ---- To Nx ----
 
+    # Converts to what the Nx tensor has: backend, device, names and vectorized axes. A template has none: the default backend.
+    @doc false
+    @spec convert_like(Tensor.t(), Nx.Tensor.t()) :: Nx.Tensor.t()
+    def convert_like(tensor, nx) do
+      converted = to_nx(tensor, backend: backend_of(nx.data))
+      converted = Nx.vectorize(converted, nx.vectorized_axes)
+      if Nx.rank(converted) == Nx.rank(nx), do: %{converted | names: nx.names}, else: converted
+    end
+
+    defp backend_of(%{__struct__: Torchx.Backend, ref: {device, _}}),
+      do: {Torchx.Backend, device: device}
+
+    defp backend_of(%backend{}),
+      do: if(backend in @without_values, do: nil, else: backend)
+
     # Converts what ExTorch.load/2 returns.
     @doc false
     @spec convert_object(term(), term()) :: term()
     def convert_object(object, backend) do
-      convert_parts(object, %{backend: backend(backend), names: nil, lease: false})
+      convert_parts(object, %{backend: backend!(backend), names: nil, lease: false})
     end
 
     defp convert_parts(container, options) do
@@ -198,12 +224,6 @@ if Code.ensure_loaded?(Nx) do
       {converted, nil} = traverse(container, nil, {Tensor, convert}, [])
       converted
     end
-
-    # Converts to the default backend.
-    @doc false
-    @spec convert!(Tensor.t(), String.t() | nil) :: Nx.Tensor.t()
-    def convert!(tensor, name),
-      do: convert!(tensor, name, %{backend: backend(nil), names: nil, lease: false})
 
     # The template of a tensor, or of an entry of a checkpoint.
     @doc false
@@ -232,16 +252,25 @@ if Code.ensure_loaded?(Nx) do
     defp convert(tensor, name, options) do
       type = type!(tensor.dtype, name)
 
-      cond do
-        Tensor.numel(tensor) == 0 ->
-          empty(tensor, name)
+      if Tensor.numel(tensor) == 0 do
+        empty(tensor, name)
+      else
+        template = named_template!(tensor, type, name, options.names)
 
-        options.lease and leasable?(tensor, type, options.backend) ->
-          from_pointer(Tensor.contiguous(tensor), type, options)
-
-        true ->
-          from_binary(tensor, type, name, options)
+        if options.lease and leasable?(tensor, type, options.backend),
+          do: from_pointer(plain(tensor), template, options.backend),
+          else: from_binary(tensor, template, name, options.backend)
       end
+    end
+
+    defp named_template!(tensor, type, name, names) do
+      Nx.template(tensor.shape, type, names: names)
+    rescue
+      error in ArgumentError ->
+        message =
+          "cannot name the axes of #{subject(name)} of the shape #{inspect(tensor.shape)}: "
+
+        reraise Error.new(:bad_argument, message <> error.message), __STACKTRACE__
     end
 
     defp empty(tensor, name) do
@@ -255,8 +284,7 @@ if Code.ensure_loaded?(Nx) do
     defp subject(name), do: "the tensor #{Error.quoted(name)}"
 
     # The template has the shape already: another backend would have to compile a reshape.
-    defp from_binary(tensor, type, name, %{backend: {backend, backend_opts}} = options) do
-      template = Nx.template(tensor.shape, type, names: options.names)
+    defp from_binary(tensor, template, name, {backend, backend_opts}) do
       binary = binary!(tensor, name)
       from_binary(backend, template, binary, backend_opts, "#{subject(name)} (#{tensor.dtype})")
     end
@@ -274,7 +302,7 @@ if Code.ensure_loaded?(Nx) do
     defp from_binary(backend, template, binary, backend_opts, subject) do
       backend.from_binary(template, binary, backend_opts)
     rescue
-      error in [ArgumentError, FunctionClauseError] ->
+      error in [ArgumentError, FunctionClauseError, RuntimeError] ->
         reason = error |> Exception.message() |> String.split("\n") |> hd()
 
         reraise Error.new(
@@ -284,18 +312,41 @@ if Code.ensure_loaded?(Nx) do
                 __STACKTRACE__
     end
 
-    defp backend(nil), do: Nx.default_backend()
-    defp backend({module, opts}) when is_atom(module), do: {module, opts}
-    defp backend(module) when is_atom(module), do: {module, []}
-    defp backend(other), do: Options.invalid!(:backend, "a backend of Nx", other)
+    # Checks the option :backend.
+    @doc false
+    @spec backend!(term()) :: {module(), keyword()}
+    def backend!(nil), do: Nx.default_backend()
+
+    def backend!({module, opts} = backend) when is_atom(module) and is_list(opts) do
+      unless Code.ensure_loaded?(module) and function_exported?(module, :from_binary, 3),
+        do: Options.invalid!(:backend, "a backend of Nx that is loaded or can be loaded", backend)
+
+      backend
+    end
+
+    def backend!(module) when is_atom(module), do: backend!({module, []})
+
+    def backend!(other),
+      do: Options.invalid!(:backend, "a backend of Nx, or a backend and its options", other)
 
     # Torchx stores u16 and u32 as wider types.
     defp leasable?(tensor, type, {backend, opts}) do
-      pointers?(backend) and same_device?(tensor.device, opts[:device] || :cpu) and
+      pointers?(backend) and
+        same_device?(tensor.device, opts[:device] || default_device(backend)) and
         type not in [{:u, 16}, {:u, 32}]
     end
 
-    defp from_pointer(tensor, type, options) do
+    # The configuration of Torchx may say another one.
+    defp default_device(Torchx.Backend), do: apply(Torchx, :default_device, [])
+    defp default_device(_backend), do: :cpu
+
+    # Conj and neg views are copied: their memory does not have their values.
+    defp plain(tensor) do
+      resolved = ExTorch.op("resolve_neg", [ExTorch.op("resolve_conj", [tensor])])
+      Tensor.contiguous(resolved)
+    end
+
+    defp from_pointer(tensor, template, backend) do
       address = Lease.keep(tensor)
 
       pointer = %{
@@ -307,7 +358,9 @@ if Code.ensure_loaded?(Nx) do
       }
 
       try do
-        nx = Nx.from_pointer(options.backend, pointer, type, tensor.shape, names: options.names)
+        nx =
+          Nx.from_pointer(backend, pointer, template.type, template.shape, names: template.names)
+
         Lease.hold(address, nx.data)
         nx
       rescue
@@ -335,6 +388,13 @@ if Code.ensure_loaded?(Nx) do
 
     # ---- From Nx ----
 
+    defp to_tensor(%Nx.Tensor{data: %backend{}}) when backend in @without_values do
+      raise Error.new(
+              :bad_argument,
+              "expected an Nx tensor with values, got one of #{inspect(backend)}, which has only a shape and a type"
+            )
+    end
+
     defp to_tensor(%Nx.Tensor{data: %backend{}} = nx) do
       if pointers?(backend), do: from_view(nx), else: from_binary(nx)
     end
@@ -345,11 +405,12 @@ if Code.ensure_loaded?(Nx) do
       view = Nx.new_axis(nx, 0)
 
       with true <- view.data != nx.data,
+           device when device in [:cpu, :cuda] or is_tuple(device) <- device(nx),
            {:ok, address, size} <- pointer(view),
            dtype = dtype!(nx.type),
            # Some backends store a type as a wider one.
            true <- size == Nx.size(nx) * DType.size(dtype) do
-        info = %{ptr: address, shape: nx.shape, dtype: dtype, device: device(nx)}
+        info = %{ptr: address, shape: nx.shape, dtype: dtype, device: device}
         # The memory may be leased: the view does not keep it alive then.
         Tensor.Blob.from_blob(info, owner: {view, Lease.owner(address)}, frozen: true).tensor
       else
@@ -372,9 +433,13 @@ if Code.ensure_loaded?(Nx) do
       end
     end
 
-    defp device(%{data: %{ref: {{:cuda, index}, _}}}), do: {:cuda, index}
-    defp device(%{data: %{ref: {:cuda, _}}}), do: :cuda
+    # The device of the memory. Torchx has it beside its reference.
+    defp device(%{data: %{ref: {device, _}}}), do: normalize_device(device)
     defp device(_), do: :cpu
+
+    # {type, -1} is the current device.
+    defp normalize_device({type, index}) when is_atom(type) and index <= 0, do: type
+    defp normalize_device(device), do: device
 
     # ---- Pointers, which only newer versions of Nx and some backends support ----
 
@@ -386,9 +451,7 @@ if Code.ensure_loaded?(Nx) do
         function_exported?(backend, :to_pointer, 2) and Code.ensure_loaded?(Nx.Pointer)
     end
 
-    defp same_device?(device, device), do: true
-    defp same_device?({:cuda, 0}, :cuda), do: true
-    defp same_device?(_, _), do: false
+    defp same_device?(a, b), do: normalize_device(a) == normalize_device(b)
 
     defp pointer(%Nx.Tensor{data: %backend{}} = nx) do
       if pointers?(backend) do
@@ -418,6 +481,13 @@ if Code.ensure_loaded?(Nx) do
 
     defp traverse(%Tensor.BlobView{tensor: tensor}, acc, {Tensor, fun}, path),
       do: fun.(tensor, path, acc)
+
+    defp traverse(%LazyTensor{} = lazy, acc, {Tensor, fun}, path),
+      do: fun.(LazyTensor.read!(lazy), path, acc)
+
+    # Nx.Container has implementations for these, too. They contain nothing.
+    defp traverse(%module{} = leaf, acc, _leaf, _path) when module in [Nx.Tensor, Complex],
+      do: {leaf, acc}
 
     defp traverse(%ExTorch.Python.Dict{} = dict, acc, leaf, path) do
       {pairs, acc} = traverse_pairs(dict.pairs, acc, leaf, path)
@@ -517,6 +587,10 @@ else
     @spec read!(term(), keyword()) :: no_return()
     def read!(source, opts \\ [])
     def read!(_source, _opts), do: missing!()
+
+    @doc false
+    @spec backend!(term()) :: term()
+    def backend!(backend), do: backend
 
     @doc false
     @spec convert_object(term(), term()) :: no_return()

@@ -35,7 +35,7 @@ defmodule ExTorch.Options do
       if Keyword.keyword?(opts), do: Keyword.split(opts, [:as, :backend]), else: {[], opts}
 
     case Keyword.get(result, :as, :tensor) do
-      :nx -> {{:nx, result[:backend]}, others}
+      :nx -> {{:nx, ExTorch.Nx.backend!(result[:backend])}, others}
       :tensor -> {tensor!(result), others}
       other -> invalid!(:as, ":tensor or :nx", other)
     end

@@ -113,7 +113,9 @@ if Code.ensure_loaded?(Nx) do
     end
 
     if Torchx.Backend in @backends do
-      defp leased(t), do: ExTorch.Nx.to_nx(t, backend: Torchx.Backend, lease: true)
+      defp leased(t_or_container),
+        do: ExTorch.Nx.to_nx(t_or_container, backend: Torchx.Backend, lease: true)
+
       defp pointer(nx), do: Torchx.Backend.to_pointer(nx, mode: :local).address
 
       test "Torchx: a copy shares no memory with the tensor, which can still be written" do
@@ -169,6 +171,43 @@ if Code.ensure_loaded?(Nx) do
         assert length(Memory.leases()) == 2
         assert ExTorch.Nx.release(container)
         refute ExTorch.Nx.release(container)
+        assert Memory.leases() == []
+      end
+
+      test "Torchx: leases of the same tensor, of overlapping ones, of scalars, conj and neg views" do
+        t = arange({3, 4})
+        part = ExTorch.op("narrow", [t, 0, 1, 2])
+        %{"a" => a, "b" => b, "c" => c} = container = leased(%{"a" => t, "b" => t, "c" => part})
+        assert length(Memory.leases()) == 3
+        assert ExTorch.Nx.release(a)
+        refute ExTorch.Nx.release(a)
+        assert Nx.to_number(Nx.sum(b)) == 66.0
+        assert Nx.to_number(Nx.sum(c)) == 60.0
+        assert reason(fn -> ExTorch.op("zero_", [t]) end) == :frozen
+        assert ExTorch.Nx.release(container)
+        assert Memory.leases() == []
+        ExTorch.op("zero_", [t])
+
+        scalar = leased(ExTorch.tensor(2.5))
+        assert {scalar.shape, Nx.to_number(scalar)} == {{}, 2.5}
+        assert ExTorch.Nx.release(scalar)
+        assert reason(fn -> leased(ExTorch.zeros({0, 3})) end) == :unsupported
+
+        complex = ExTorch.op("complex", [ExTorch.ones({2}), ExTorch.ones({2})])
+        conj = ExTorch.op("conj", [complex])
+
+        for view <- [conj, ExTorch.op("imag", [conj]), ExTorch.op("expand", [t, [2, 3, 4]])] do
+          nx = leased(view)
+          copy = ExTorch.Nx.to_nx(view, backend: Nx.BinaryBackend)
+          assert Nx.to_binary(nx) == Nx.to_binary(copy)
+          assert ExTorch.Nx.release(nx)
+        end
+
+        assert reason(fn ->
+                 ExTorch.Nx.to_nx(t, names: [:a], backend: Torchx.Backend, lease: true)
+               end) ==
+                 :bad_argument
+
         assert Memory.leases() == []
       end
 
@@ -384,6 +423,64 @@ if Code.ensure_loaded?(Nx) do
 
       assert Nx.to_number(ExTorch.Nx.to_nx(ExTorch.tensor(5), backend: Nx.BinaryBackend)) == 5
       assert Tensor.to_list(ExTorch.Nx.from_nx(Nx.tensor(2.5, backend: Nx.BinaryBackend))) == 2.5
+    end
+
+    test "what is converted already stays as it is" do
+      nx = Nx.tensor([1, 2], backend: Nx.BinaryBackend)
+      t = ExTorch.ones({2})
+      container = %{nx: nx, t: t, c: Complex.new(1.0, 2.0), n: [nil, 1.5, ~D[2024-01-01]]}
+      assert %{nx: ^nx, t: %Nx.Tensor{}, c: complex, n: n} = ExTorch.Nx.to_nx(container)
+      assert {complex, n} == {container.c, container.n}
+      assert %{nx: %Tensor{}, t: ^t, c: ^complex, n: ^n} = ExTorch.Nx.from_nx(container)
+      refute ExTorch.Nx.release(container)
+    end
+
+    test "templates have no values" do
+      assert reason(fn -> ExTorch.Nx.from_nx([Nx.template({2}, :f32)]) end) == :bad_argument
+    end
+
+    test "names that do not fit are errors with the name of the tensor" do
+      t = ExTorch.ones({2})
+      assert reason(fn -> ExTorch.Nx.to_nx(t, names: :x) end) == :bad_argument
+      assert reason(fn -> ExTorch.Nx.to_nx(t, names: [:x, :y]) end) == :bad_argument
+      assert %Error{message: message} = catch_error(ExTorch.Nx.to_nx(%{"m" => [t]}, names: []))
+      assert message =~ ~s(the tensor "m.0" of the shape {2})
+    end
+
+    @tag :tmp_dir
+    test "stores: templates, vectorized axes, and types that LibTorch does not have", %{
+      tmp_dir: dir
+    } do
+      path = Path.join(dir, "w.pt")
+      t = arange({3, 4})
+      ExTorch.save!(%{"w" => t, "v" => t, "u" => t}, path)
+
+      module = %{
+        w: Nx.template({3, 4}, :f32, names: [:a, nil]),
+        v: Nx.vectorize(Nx.iota({3, 4}, type: :f32, backend: Nx.BinaryBackend), :batch),
+        u: Nx.iota({3, 4}, type: :u4, backend: Nx.BinaryBackend)
+      }
+
+      store = ExTorch.Store.PyTorch.new(path, allow_partial: true, overwrite: true)
+      assert {:ok, %{module: result, errors: [error]}} = ExTorch.Store.apply_to(store, module)
+      assert %{name: "u", message: message} = error
+      assert message =~ "{:u, 4}"
+      assert result.u == module.u
+      assert {result.w.names, Nx.to_list(result.w)} == {[:a, nil], Tensor.to_list(t)}
+      assert {result.v.vectorized_axes, result.v.shape} == {[batch: 3], {4}}
+      assert Nx.to_list(Nx.devectorize(result.v)) == Tensor.to_list(t)
+
+      assert {:error, %{reason: :unsupported, message: message}} =
+               ExTorch.Store.collect_from(store, result)
+
+      assert message =~ ~s(the tensor "u")
+      assert :ok = ExTorch.Store.collect_from(store, Map.delete(result, :u))
+      assert Tensor.equal?(ExTorch.load!(path)["v"], t)
+
+      assert {:error, %{reason: :bad_argument, message: message}} =
+               ExTorch.Store.collect_from(store, %{w: module.w})
+
+      assert message =~ ~s(the tensor "w")
     end
 
     test "a dtype that Nx does not support is an error" do

@@ -2,11 +2,13 @@ defmodule ExTorch.Nx.LazyTensor do
   @moduledoc """
   A tensor of a checkpoint that is read when Nx uses it, as returned by `ExTorch.Nx.read!/2`.
 
-  It implements `Nx.LazyContainer`: `Nx.to_tensor/1`, the functions of Nx, `Nx.Defn.jit/2`, `Nx.Batch` and `Nx.Serving` take it
-  as it is. Each use reads it again, onto the default backend of Nx; keep the result of `Nx.to_tensor/1` to use it several times.
+  It implements `Nx.LazyContainer`: `Nx.to_tensor/1`, the functions of Nx, `Nx.Defn.jit/2`, `Nx.Batch`, `Nx.Serving` and inputs
+  of Axon take it as it is. Each use reads it again, onto the default backend of Nx; keep the result of `Nx.to_tensor/1` to use it
+  several times. Some functions of Nx do not take lazy containers, such as `Nx.shape/1` and `Nx.transpose/2`: call
+  `Nx.to_tensor/1` first. `ExTorch.Nx.to_nx/2` converts a whole map of them, to any backend.
   """
 
-  alias ExTorch.Checkpoint
+  alias ExTorch.{Checkpoint, Error}
   alias ExTorch.Checkpoint.Entry
 
   @type t :: %__MODULE__{name: String.t(), checkpoint: Checkpoint.t(), entry: Entry.t()}
@@ -18,6 +20,25 @@ defmodule ExTorch.Nx.LazyTensor do
   @spec new(String.t(), Checkpoint.t(), Entry.t()) :: t()
   def new(name, checkpoint, entry),
     do: %__MODULE__{name: name, checkpoint: checkpoint, entry: entry}
+
+  @doc """
+  Reads the tensor.
+
+      ExTorch.Nx.read!("model.pt")["weight"] |> ExTorch.Nx.LazyTensor.read!()
+  """
+  @spec read!(t()) :: ExTorch.Tensor.t()
+  def read!(%__MODULE__{name: name, checkpoint: checkpoint, entry: entry}) do
+    case Error.unwrap!(Checkpoint.Reader.entry(checkpoint, entry)) do
+      %ExTorch.Tensor{} = tensor ->
+        tensor
+
+      other ->
+        raise Error.new(
+                :unsupported,
+                "the tensor #{Error.quoted(name)} is a #{inspect(other.__struct__)}, which is not supported here"
+              )
+    end
+  end
 end
 
 defimpl Inspect, for: ExTorch.Nx.LazyTensor do
@@ -30,22 +51,9 @@ end
 
 if Code.ensure_loaded?(Nx.LazyContainer) do
   defimpl Nx.LazyContainer, for: ExTorch.Nx.LazyTensor do
-    def traverse(%{name: name, checkpoint: ckpt, entry: entry}, acc, fun) do
-      read = fn -> ExTorch.Nx.convert!(read(ckpt, entry, name), name) end
-      fun.(ExTorch.Nx.template!(entry, name), read, acc)
-    end
-
-    defp read(ckpt, entry, name) do
-      case ExTorch.Error.unwrap!(ExTorch.Checkpoint.Reader.entry(ckpt, entry)) do
-        %ExTorch.Tensor{} = tensor ->
-          tensor
-
-        other ->
-          raise ExTorch.Error.new(
-                  :unsupported,
-                  "Nx does not support the tensor #{ExTorch.Error.quoted(name)}, which is a #{inspect(other.__struct__)}"
-                )
-      end
+    def traverse(lazy, acc, fun) do
+      read = fn -> ExTorch.Nx.to_nx(lazy) end
+      fun.(ExTorch.Nx.template!(lazy.entry, lazy.name), read, acc)
     end
   end
 

@@ -509,7 +509,16 @@ defmodule ExTorch.Store.Engine do
       end
 
     with :ok <- Names.check_collisions(for {from, name, _} <- named, do: {from, name}),
-         do: {:ok, for({_, name, tensor} <- named, do: {name, tensor.()})}
+         do: {:ok, for({from, name, tensor} <- named, do: {name, evaluate(tensor, from)})}
+  end
+
+  # The error has the name of the tensor.
+  defp evaluate(tensor, name) do
+    tensor.()
+  rescue
+    error in Error ->
+      message = "the tensor #{Error.quoted(name)}: #{error.message}"
+      reraise %{error | message: message}, __STACKTRACE__
   end
 
   # Returns an entry for a tensor of the module.

@@ -106,6 +106,46 @@ defmodule ExTorch.Store.AxonTest do
     end
   end
 
+  if Code.ensure_loaded?(Axon.Quantization) do
+    test "Axon: a quantized state", %{tmp_dir: dir} do
+      model = Zoo.model("mlp", ExTorch.Test.RealAxon, :first)
+      %{"input" => x, "output" => expected} = ExTorch.load!(Zoo.file("mlp"))
+      x = ExTorch.Nx.to_nx(x, backend: Nx.BinaryBackend)
+      {init, predict} = Axon.build(model)
+      state = init.(x, Axon.ModelState.empty())
+      [options] = for {"mlp", _, options} <- Zoo.all(), do: options
+      store = store(Zoo.file("mlp"), model, options, top_level_key: :auto)
+      {:ok, %{module: plain}} = Store.apply_to(store, state)
+      assert difference(ExTorch.Nx.from_nx(predict.(plain, x)), expected) < 1.0e-5
+
+      {quantized_model, quantized} = Axon.Quantization.quantize(model, plain)
+      {_, predict} = Axon.build(quantized_model)
+      {_, zeros} = Axon.Quantization.quantize(model, state)
+
+      # the adapter knows both models, and what is applied is quantized
+      for model <- [model, quantized_model] do
+        store = store(Zoo.file("mlp"), model, options, top_level_key: :auto)
+        {:ok, result} = Store.apply_to(store, zeros)
+        assert result.missing == [] and result.errors == []
+        assert "dense_0.kernel" in result.applied and "fc2.kernel" in result.applied
+        assert %Axon.Quantization.QTensor{} = result.module.data["fc2"]["kernel"]
+        assert result.module.data == quantized.data
+        output = ExTorch.Nx.from_nx(predict.(result.module, x))
+        assert difference(output, expected) < 0.05
+
+        # its values are saved
+        path = Path.join(dir, "quantized.pt")
+        :ok = Store.collect_from(store(path, model, options, overwrite: true), result.module)
+        saved = ExTorch.load!(path)
+        %{"state_dict" => original} = ExTorch.load!(Zoo.file("mlp"))
+        assert Enum.sort(Map.keys(saved)) == Enum.sort(Map.keys(original))
+        for {name, t} <- original, do: assert(difference(saved[name], t) < 0.02)
+        {:ok, again} = Store.apply_to(store(path, model, options), zeros)
+        assert difference(ExTorch.Nx.from_nx(predict.(again.module, x)), output) < 0.05
+      end
+    end
+  end
+
   # PyTorch reads what was saved from the parameters of Axon.
   @tag :python
   test "load_state_dict accepts what is saved", %{tmp_dir: dir} do

@@ -45,6 +45,8 @@ defmodule ExTorch.Store.Adapter.Axon do
   bias of the input, and that of the hidden state is zero. `num_batches_tracked` of a batch normalization is listed in
   `unused`; PyTorch does not need it.
 
+  The kernels of dense layers may be quantized (`Axon.Quantization`): what is applied is quantized, and their values are saved.
+
   Parameters of other layers, such as custom ones, keep their names and layouts. The keys of random generators (dropout,
   random initial states) stay as they are and are listed in `skipped`. PyTorch starts recurrent layers with zeros: use
   `recurrent_initializer: :zeros`.

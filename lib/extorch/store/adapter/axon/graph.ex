@@ -188,7 +188,12 @@ defmodule ExTorch.Store.Adapter.Axon.Graph do
 
   defp operation(%{op: fun, op_name: name}) when is_function(fun) do
     info = Function.info(fun)
-    if info[:module] == Axon.Layers and info[:name] == name, do: name, else: :custom
+
+    case {info[:module], info[:name]} do
+      {Axon.Layers, ^name} -> name
+      {Axon.Quantization.Layers, :weight_only_quantized_dense} -> :dense
+      _ -> :custom
+    end
   end
 
   defp operation(_node), do: :custom
