@@ -79,7 +79,7 @@ endif
 TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
 ifneq ($(TORCH_FOUND),yes)
-$(info $(shell cat $(BUILD)/libtorch.log))
+$(shell cat $(BUILD)/libtorch.log >&2)
 $(error ExTorch cannot be built without LibTorch)
 endif
 include $(BUILD)/libtorch.mk

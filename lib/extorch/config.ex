@@ -2,7 +2,8 @@ defmodule ExTorch.Config do
   @moduledoc """
   The configuration of ExTorch.
 
-  All keys are optional. They are read when the native library is loaded.
+  All keys are optional. They are read when the native library is loaded; `:bundle_libtorch` is read when ExTorch is
+  compiled.
 
       config :extorch,
         num_threads: 4,
@@ -15,6 +16,7 @@ defmodule ExTorch.Config do
   | `:budget` | 90 % of the memory that is available when ExTorch is loaded (see below) | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
   | `:background` | `true` | what may run in the background to make calls faster: `true` for all, `false` for none, or a list (see below) |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
+  | `:bundle_libtorch` | `false` | whether releases contain LibTorch and what else the native libraries need (see the guide *Deployment*) |
 
   The default budget is 90 % of the least of: the available memory of the machine (`MemAvailable` of Linux), and for the
   control group of the node and each of its parents (containers, systemd units; version 1 or 2) its limit minus what it
@@ -28,6 +30,13 @@ defmodule ExTorch.Config do
     * `:checksum` computes the checksums of a large save before they are written
     * `:block_cache` keeps freed blocks of 2 to 32 MiB for about a second, at most 32 MiB in total, and uses them again
   """
+
+  # mix.exs reads it for make. It is read here too, so that Mix compiles ExTorch again when it changes.
+  @bundle_libtorch Application.compile_env(:extorch, :bundle_libtorch, false)
+
+  @doc false
+  @spec bundle_libtorch?() :: boolean()
+  def bundle_libtorch?, do: @bundle_libtorch
 
   @background_uses [:prefault, :checksum, :block_cache]
 
