@@ -96,7 +96,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all unbundle example pickle_load help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
+.PHONY: all unbundle example pickle_load simulated_device help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
 BUNDLE := $(if $(filter-out 0,$(EXTORCH_BUNDLE)),$(PRIV)/lib,unbundle)
 all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so $(BUNDLE)
 
@@ -152,6 +152,13 @@ $(BUILD)/pickle_load: test/support/pickle_load.cpp $(BUILD)/cxx.flags
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -U_FORTIFY_SOURCE -O0 $< -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) \
 	  -ltorch_cpu -lc10 -Wl,--allow-shlib-undefined $(LDFLAGS) -o $@
 
+# A backend of LibTorch with a simulated device, for the tests. Its memory is mapped in a way that only Linux can.
+simulated_device: $(BUILD)/simulated_device.so
+$(BUILD)/simulated_device.so: test/support/simulated_device.cpp $(BUILD)/cxx.flags
+	@echo "CXX $(notdir $@)"
+	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(LINK) $< -L$(TORCH_LIB) -Wl,-rpath,$(TORCH_LIB) -ltorch_cpu -lc10 \
+	  $(LDFLAGS) -o $@
+
 FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(CORE_WARN) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
 $(BUILD)/%.flags: always
@@ -204,7 +211,7 @@ cluster: setup-build
 	@$(MIX) run --no-deps-check scripts/cluster.exs
 
 test: setup-test
-	@$(MAKE) --no-print-directory all example pickle_load
+	@$(MAKE) --no-print-directory all example pickle_load simulated_device
 	@scripts/c_tests.sh
 	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
 	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)

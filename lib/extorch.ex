@@ -63,13 +63,13 @@ defmodule ExTorch do
   ## Options
 
     * `:dtype` - the dtype of the tensor; inferred from the values by default.
-    * `:device` - the device of the tensor. Defaults to `:cpu`.
+    * `:device` - the device of the tensor. Defaults to `ExTorch.Device.default/0`, which is `:cpu`.
   """
   @spec tensor(scalar() | list(), keyword()) :: Tensor.t()
   def tensor(numbers, opts \\ []) do
     opts = Options.validate!(opts, [:dtype, :device])
     dtype = opts[:dtype] && DType.normalize!(opts[:dtype])
-    device = Device.check!(opts[:device] || :cpu)
+    device = if opts[:device], do: Device.check!(opts[:device]), else: Device.default()
     Error.unwrap!(Call.tensor(numbers, dtype, device))
   end
 
@@ -397,7 +397,7 @@ defmodule ExTorch do
   @doc """
   Creates a tensor of zeros.
 
-  Options: `:dtype` (`:float32` by default) and `:device` (`:cpu` by default). All functions that create tensors take
+  Options: `:dtype` (`:float32` by default) and `:device` (`ExTorch.Device.default/0` by default). All functions that create tensors take
   these options.
 
       iex> ExTorch.zeros({2, 2}, dtype: :int8) |> ExTorch.Tensor.to_list()
@@ -659,8 +659,10 @@ defmodule ExTorch do
   end
 
   defp creation_options!(opts) do
-    opts
-    |> Options.validate!([:dtype, :device])
+    default = Device.default()
+    opts = Options.validate!(opts, [:dtype, :device])
+
+    if(default == :cpu, do: opts, else: Keyword.put_new(opts, :device, default))
     |> Enum.map(fn
       {:dtype, dtype} -> {:dtype, DType.normalize!(dtype)}
       {:device, device} -> {:device, Device.check!(device)}

@@ -43,7 +43,7 @@ scripts/fire.sh short
 
 # mix uses the libraries in build/priv/, so the sanitized ones are built there and replaced afterwards, also on failure.
 step "ExUnit under ASan and UBSan"
-make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" SAN=asan all example
+make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" SAN=asan all example simulated_device
 trap 'make --no-print-directory >/dev/null' EXIT
 # +Mea min: every enif_alloc becomes a separate malloc, so that ASan sees overflows.
 EXTORCH_ASAN=1 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so) ELIXIR_ERL_OPTIONS="+Mea min" \

@@ -22,12 +22,17 @@ unless ExTorch.Test.Browser.available?() do
   IO.puts("Chromium was not found: tests of pages are skipped")
 end
 
+unless ExTorch.Test.SimulatedDevice.available?() do
+  IO.puts("the simulated device was not built: its tests are skipped (make simulated_device)")
+end
+
 exclude =
   if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
     if(ExTorch.Test.Nginx.available?(), do: [], else: [:nginx]) ++
     if(ExTorch.Test.Peers.available?(), do: [], else: [:peers]) ++
     if(ExTorch.Test.Browser.available?(), do: [], else: [:chromium]) ++
+    if(ExTorch.Test.SimulatedDevice.available?(), do: [], else: [:simulated_device]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

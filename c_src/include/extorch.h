@@ -28,7 +28,7 @@
 /* The same definitions as in DLPack's own header. If you use that header, include it first. */
 #ifndef DLPACK_VERSION
 #ifndef DLPACK_MAJOR_VERSION
-enum { kDLCPU = 1, kDLCUDA = 2 };
+enum { kDLCPU = 1, kDLCUDA = 2, kDLExtDev = 12 /* a backend of another library */, kDLOneAPI = 14 };
 enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };
 
 typedef struct {

@@ -91,9 +91,13 @@ static xt_status get_foreign(ErlNifEnv *env, ERL_NIF_TERM info, xt_foreign *memo
     return invalid(error, "dtype must be one of ExTorch.DType.names/0, a short name or an Nx type");
   memory->device = (xt_device){XT_DEVICE_CPU, -1};
   if (get_field(env, info, xt_am_device, &term) && !xt_get_device(env, term, &memory->device))
-    return invalid(error, "device must be :cpu, :cuda or {:cuda, n}");
-  if (memory->device.type != XT_DEVICE_CPU && memory->device.type != XT_DEVICE_CUDA)
-    return xt_error_set(error, XT_STATUS_unsupported, "the device of a blob must be :cpu or {:cuda, n}");
+    return invalid(error, "device must be :cpu, {:cuda, n} or another device (ExTorch.Device)");
+  if (memory->device.type == XT_DEVICE_META || memory->device.type == XT_DEVICE_MPS ||
+      memory->device.type == XT_DEVICE_XLA)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "memory of the device %s has no addresses; copy the tensor to the CPU",
+                        xt_device_type_name(memory->device.type));
+  if (memory->device.type != XT_DEVICE_CPU && memory->device.index < 0) memory->device.index = 0;
   memory->data = (void *)(uintptr_t)address;
   if (!get_field(env, info, xt_am_strides, &term)) return contiguous_strides(sizes, memory->ndim, strides, error);
   if (!xt_get_dims(env, term, strides, &stride_count))
@@ -144,15 +148,24 @@ static xt_status check_foreign(const xt_foreign *memory, size_t *span, xt_error 
   return XT_STATUS_ok;
 }
 
-/* Returns whether the memory is a part of the memory of the tensor that owns the blob. */
-static bool is_own(ErlNifEnv *env, ERL_NIF_TERM info, const xt_foreign *memory, size_t size) {
+/* Sets *own to whether the memory is a part of the memory of the tensor that owns the blob. Fails if that is on another
+ * device: its address means something else there, or nothing. */
+static xt_status check_own(ErlNifEnv *env, ERL_NIF_TERM info, const xt_foreign *memory, size_t size, bool *own,
+                           xt_error *error) {
   xt_tensor_resource *resource;
   ERL_NIF_TERM owner;
+  *own = false;
   if (!get_field(env, info, xt_am_owner, &owner) || !xt_get_tensor(env, owner, &resource) || !resource->is_blob_owner)
-    return false;
-  const xt_tensor_info *own = &resource->handle->info;
-  uintptr_t start = (uintptr_t)own->storage, from = (uintptr_t)memory->data;
-  return from >= start && from + size <= start + own->storage_bytes;
+    return XT_STATUS_ok;
+  const xt_tensor_info *tensor = &resource->handle->info;
+  uintptr_t start = (uintptr_t)tensor->storage, from = (uintptr_t)memory->data;
+  *own = from >= start && from + size <= start + tensor->storage_bytes;
+  bool same = tensor->device.type == memory->device.type && tensor->device.index == memory->device.index;
+  bool available = xt_torch->device_count(memory->device.type) > memory->device.index; /* else LibTorch refuses it */
+  if (!*own || same || !available) return XT_STATUS_ok;
+  char place[XT_DEVICE_NAME + 16];
+  xt_device_location(tensor->device, place, sizeof place);
+  return xt_error_set(error, XT_STATUS_bad_argument, "the memory of the blob is on the device %s", place);
 }
 
 /* Asks the kernel what is possible with the memory. */
@@ -205,13 +218,13 @@ ERL_NIF_TERM xt_nif_blob_from_blob(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
   xt_tensor *tensor = NULL;
   xt_error error;
   size_t size = 0;
-  bool validate, frozen, read_only = false;
+  bool validate, frozen, own = false, read_only = false;
   if (!enif_is_map(env, argv[0]) || !xt_get_bool(env, argv[2], &validate) || !xt_get_bool(env, argv[3], &frozen))
     return enif_make_badarg(env);
   xt_status status = get_foreign(env, argv[0], &memory, sizes, strides, &error);
   if (status == XT_STATUS_ok) status = check_foreign(&memory, &size, &error);
-  if (status == XT_STATUS_ok && validate && size && memory.device.type == XT_DEVICE_CPU &&
-      !is_own(env, argv[0], &memory, size)) {
+  if (status == XT_STATUS_ok) status = check_own(env, argv[0], &memory, size, &own, &error);
+  if (status == XT_STATUS_ok && validate && size && memory.device.type == XT_DEVICE_CPU && !own) {
     if (enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER)
       return enif_schedule_nif(env, "blob_from_blob", XT_DIRTY_IO, xt_nif_blob_from_blob, argc, argv);
     status = check_access(&memory, size, &read_only, &error);

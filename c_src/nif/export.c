@@ -35,6 +35,17 @@ static bool get_dl_type(xt_dtype dtype, DLDataType *out) {
   }
 }
 
+/* Returns 0 for a device that DLPack does not have, or whose memory has no addresses. */
+static int get_dl_device(xt_device device) {
+  switch (device.type) {
+  case XT_DEVICE_CPU: return kDLCPU;
+  case XT_DEVICE_CUDA: return kDLCUDA;
+  case XT_DEVICE_XPU: return kDLOneAPI;
+  case XT_DEVICE_PRIVATE: return kDLExtDev;
+  default: return 0;
+  }
+}
+
 /* Takes ownership of the reference to the handle on success. */
 static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error *error) {
   const xt_tensor_info *info = &handle->info;
@@ -44,14 +55,18 @@ static xt_status export_handle(xt_tensor *handle, extorch_export *out, xt_error 
   if (!get_dl_type(info->dtype, &type))
     return xt_error_set(error, XT_STATUS_unsupported, "DLPack has no data type for %s; convert the tensor first",
                         xt_dtype_get(info->dtype)->name);
+  int device = get_dl_device(info->device);
+  if (!device)
+    return xt_error_set(error, XT_STATUS_unsupported,
+                        "memory of the device %s cannot be shared; copy the tensor to the CPU",
+                        xt_device_type_name(info->device.type));
   exported *self = calloc(1, sizeof *self + 2 * (size_t)info->ndim * sizeof *self->dims);
   if (!self) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while exporting the tensor");
-  bool cuda = info->device.type == XT_DEVICE_CUDA;
   self->handle = handle;
   self->managed.deleter = delete_exported;
   self->managed.dl_tensor = (DLTensor){
       .data = info->data,
-      .device = {cuda ? kDLCUDA : kDLCPU, cuda ? info->device.index : 0},
+      .device = {device, info->device.index < 0 ? 0 : info->device.index},
       .ndim = info->ndim,
       .dtype = type,
       .shape = self->dims,

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory/device_memory.h"
 #include "core/memory/frozen.h"
 #include "core/memory/memory.h"
 #include "core/os/exit_guard.h"
@@ -37,6 +38,10 @@ static const xt_torch_host host = {
     .writers = xt_frozen_writers,
     .tensor_count = count_tensors,
     .arena_alloc = xt_arena_alloc,
+    .charge = xt_memory_charge,
+    .discharge = xt_memory_discharge,
+    .device_charge = xt_device_memory_charge,
+    .device_discharge = xt_device_memory_discharge,
 };
 
 /* ---- Other LibTorchs ----

@@ -3,34 +3,75 @@
 
 #include <string.h>
 
+#include "core/memory/device_memory.h"
 #include "core/os/background.h"
 #include "nif/table.h"
 #include "nif/term.h"
 
-/* memory_live() :: %{tensors: n, bytes: n, mapped: n, leased: n, threads: n} */
+/* memory_live() :: %{tensors: n, bytes: n, device: n, mapped: n, leased: n, threads: n} */
 ERL_NIF_TERM xt_nif_memory_live(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
-  ERL_NIF_TERM keys[] = {xt_am_tensors, xt_am_bytes, xt_am_mapped, xt_am_leased, xt_am_threads};
+  ERL_NIF_TERM keys[] = {xt_am_tensors, xt_am_bytes, xt_am_device, xt_am_mapped, xt_am_leased, xt_am_threads};
   ERL_NIF_TERM values[] = {enif_make_int64(env, atomic_load(&xt_memory_live.tensors)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.bytes)),
+                           enif_make_int64(env, xt_device_memory_total()),
                            enif_make_int64(env, atomic_load(&xt_memory_live.mapped)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.leased)),
                            enif_make_int64(env, atomic_load(&xt_memory_live.threads))};
-  return xt_make_struct(env, keys, values, 5);
+  return xt_make_struct(env, keys, values, 6);
+}
+
+/* memory_device_live(device) :: bytes */
+ERL_NIF_TERM xt_nif_memory_device_live(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_device device;
+  (void)argc;
+  if (!xt_get_device(env, argv[0], &device)) return enif_make_badarg(env);
+  return enif_make_int64(env, xt_device_memory_live(device));
+}
+
+static ERL_NIF_TERM make_budget(ErlNifEnv *env, int64_t bytes) {
+  return bytes == INT64_MAX ? xt_am_infinity : enif_make_int64(env, bytes);
+}
+
+static bool get_budget(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *bytes) {
+  ErlNifSInt64 number = INT64_MAX;
+  if (term != xt_am_infinity && (!enif_get_int64(env, term, &number) || number < 0)) return false;
+  *bytes = number;
+  return true;
 }
 
 /* memory_budget() :: bytes | :infinity */
 ERL_NIF_TERM xt_nif_memory_budget(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
-  int64_t budget = xt_memory_budget();
-  return budget == INT64_MAX ? xt_am_infinity : enif_make_int64(env, budget);
+  return make_budget(env, xt_memory_budget());
+}
+
+/* memory_device_budget(device) :: bytes | :infinity */
+ERL_NIF_TERM xt_nif_memory_device_budget(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_device device;
+  (void)argc;
+  if (!xt_get_device(env, argv[0], &device)) return enif_make_badarg(env);
+  return make_budget(env, xt_device_memory_budget(device));
+}
+
+/* memory_set_device_budget(device | :all, bytes | :infinity) :: :ok */
+ERL_NIF_TERM xt_nif_memory_set_device_budget(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  xt_device device;
+  int64_t bytes;
+  bool all = argv[0] == xt_am_all;
+  (void)argc;
+  if ((!all && !xt_get_device(env, argv[0], &device)) || !get_budget(env, argv[1], &bytes))
+    return enif_make_badarg(env);
+  if (all) xt_device_memory_set_budgets(bytes);
+  else xt_device_memory_set_budget(device, bytes);
+  return xt_am_ok;
 }
 
 /* memory_set_budget(bytes | :infinity) :: :ok */
 ERL_NIF_TERM xt_nif_memory_set_budget(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  ErlNifSInt64 bytes = INT64_MAX;
+  int64_t bytes;
   (void)argc;
-  if (argv[0] != xt_am_infinity && (!enif_get_int64(env, argv[0], &bytes) || bytes < 0)) return enif_make_badarg(env);
+  if (!get_budget(env, argv[0], &bytes)) return enif_make_badarg(env);
   xt_memory_set_budget(bytes);
   return xt_am_ok;
 }

@@ -18,6 +18,9 @@
   X(memory_live, 0, XT_NORMAL)               \
   X(memory_budget, 0, XT_NORMAL)             \
   X(memory_set_budget, 1, XT_NORMAL)         \
+  X(memory_device_live, 1, XT_NORMAL)        \
+  X(memory_device_budget, 1, XT_NORMAL)      \
+  X(memory_set_device_budget, 2, XT_NORMAL)  \
   X(memory_set_background, 1, XT_NORMAL)     \
   X(memory_collect_begin, 0, XT_NORMAL)      \
   X(memory_collect_wait, 3, XT_DIRTY_IO)     \
@@ -45,8 +48,11 @@
   X(info, 0, XT_NORMAL)                     \
   X(manual_seed, 1, XT_NORMAL)              \
   X(dtype_supported, 1, XT_NORMAL)          \
-  X(device_count, 1, XT_DIRTY_CPU)          \
+  X(device_types, 0, XT_DIRTY_CPU)          \
+  X(device_type, 1, XT_NORMAL)              \
   X(device_memory, 1, XT_DIRTY_CPU)         \
+  X(device_synchronize, 1, XT_DIRTY_CPU)    \
+  X(device_load_library, 1, XT_DIRTY_IO)    \
   X(op, 3, XT_NORMAL)                       \
   X(tensor, 3, XT_NORMAL)                   \
   X(tensor_to_list, 1, XT_NORMAL)           \

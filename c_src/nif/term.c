@@ -70,13 +70,12 @@ bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out) {
     if (arity != 2 || !enif_get_int(env, pair[1], &index) || index < 0 || index > 127) return false;
     type = pair[0];
   }
-  out->index = index;
-  if (type == xt_am_cpu) out->type = XT_DEVICE_CPU;
-  else if (type == xt_am_cuda) out->type = XT_DEVICE_CUDA;
-  else if (type == xt_am_mps) out->type = XT_DEVICE_MPS;
-  else if (type == xt_am_meta) out->type = XT_DEVICE_META;
-  else return false;
-  return true;
+  char name[XT_DEVICE_NAME];
+  *out = (xt_device){XT_DEVICE_CPU, index};
+  if (type == xt_am_cpu) return true;
+  if (!enif_get_atom(env, type, name, sizeof name, ERL_NIF_LATIN1)) return false;
+  out->type = xt_device_type_from_name(name);
+  return out->type != XT_DEVICE_OTHER;
 }
 
 bool xt_get_dims(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *dims, int *ndim) {
@@ -195,10 +194,12 @@ ERL_NIF_TERM xt_make_dtype(xt_dtype dtype) { return dtype_atoms[dtype]; }
 ERL_NIF_TERM xt_make_device(ErlNifEnv *env, xt_device device) {
   switch (device.type) {
   case XT_DEVICE_CPU: return xt_am_cpu;
-  case XT_DEVICE_MPS: return xt_am_mps;
-  case XT_DEVICE_META: return xt_am_meta;
-  case XT_DEVICE_CUDA: return enif_make_tuple2(env, xt_am_cuda, enif_make_int(env, device.index));
-  default: return xt_am_other;
+  case XT_DEVICE_MPS:
+  case XT_DEVICE_META:
+  case XT_DEVICE_OTHER: return enif_make_atom(env, xt_device_type_name(device.type));
+  default:
+    return enif_make_tuple2(env, enif_make_atom(env, xt_device_type_name(device.type)),
+                            enif_make_int(env, device.index));
   }
 }
 

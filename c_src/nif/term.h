@@ -21,10 +21,7 @@
   X(neg_infinity)   \
   X(nan)            \
   X(cpu)            \
-  X(cuda)           \
-  X(mps)            \
   X(meta)           \
-  X(other)          \
   X(resource)       \
   X(tensor)         \
   X(shape)          \
@@ -145,7 +142,7 @@ void xt_term_load(ErlNifEnv *env);
 bool xt_get_bool(ErlNifEnv *env, ERL_NIF_TERM term, bool *out);
 bool xt_get_dtype(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out);   /* torch's names, short names, Nx types */
 bool xt_get_cast(ErlNifEnv *env, ERL_NIF_TERM term, xt_dtype *out);    /* the dtype of a %Cast{} */
-bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out); /* :cpu, :cuda, {:cuda, n} … */
+bool xt_get_device(ErlNifEnv *env, ERL_NIF_TERM term, xt_device *out); /* :cpu, :cuda, {:xpu, n} … */
 bool xt_get_dims(ErlNifEnv *env, ERL_NIF_TERM term, int64_t *dims, int *ndim); /* a tuple or list of integers */
 bool xt_get_float(ErlNifEnv *env, ERL_NIF_TERM term, double *out);             /* also :nan, :infinity, :neg_infinity */
 bool xt_get_complex(ErlNifEnv *env, ERL_NIF_TERM term, double *re, double *im);

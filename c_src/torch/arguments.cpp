@@ -81,13 +81,10 @@ bool to_device(const xt_value &value, c10::IValue &out) {
     }
   }
   if (index < -1 || index > 127) return false;
-  for (const auto &known : {std::make_pair("cpu", XT_DEVICE_CPU), std::make_pair("cuda", XT_DEVICE_CUDA),
-                            std::make_pair("mps", XT_DEVICE_MPS), std::make_pair("meta", XT_DEVICE_META)})
-    if (text == known.first) {
-      out = to_torch_device({known.second, static_cast<int>(index)});
-      return true;
-    }
-  return false;
+  xt_device_type type = device_type_from_name(text);
+  if (type == XT_DEVICE_OTHER) return false;
+  out = to_torch_device({type, static_cast<int>(index)});
+  return true;
 }
 
 /* Costs of the conversions of one argument. The overload with the lowest total cost is called. */

@@ -2,6 +2,7 @@
 #include "torch/operators.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -15,20 +16,40 @@ namespace {
 
 using Overloads = std::vector<c10::OperatorHandle>;
 
-/* All overloads of every operator, by "namespace::name". */
+/* Sorted, so that ties between overloads are resolved the same way everywhere. The unnamed overload is first. */
+void sort(Overloads &overloads) {
+  std::sort(overloads.begin(), overloads.end(), [](const auto &a, const auto &b) {
+    return a.operator_name().overload_name < b.operator_name().overload_name;
+  });
+}
+
+/* All overloads of every operator of LibTorch, by "namespace::name". */
 const std::unordered_map<std::string, Overloads> &operators() {
   static const auto *all = [] {
     auto *table = new std::unordered_map<std::string, Overloads>();
     for (const auto &name : c10::Dispatcher::singleton().getAllOpNames())
       if (auto found = c10::Dispatcher::singleton().findSchema(name)) (*table)[name.name].push_back(*found);
-    /* Sorted, so that ties between overloads are resolved the same way everywhere. The unnamed overload is first. */
-    for (auto &entry : *table)
-      std::sort(entry.second.begin(), entry.second.end(), [](const auto &a, const auto &b) {
-        return a.operator_name().overload_name < b.operator_name().overload_name;
-      });
+    for (auto &entry : *table) sort(entry.second);
     return table;
   }();
   return *all;
+}
+
+/* Returns the overloads of an operator that another library has registered since then; none if there is no such
+ * operator. */
+Overloads added_later(const std::string &full) {
+  static auto *table = new std::unordered_map<std::string, Overloads>();
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = table->find(full);
+  if (found != table->end()) return found->second;
+  Overloads overloads;
+  for (const auto &name : c10::Dispatcher::singleton().getAllOpNames())
+    if (name.name == full)
+      if (auto schema = c10::Dispatcher::singleton().findSchema(name)) overloads.push_back(*schema);
+  sort(overloads);
+  if (!overloads.empty()) table->emplace(full, overloads);
+  return overloads;
 }
 
 /* The schemas of which arguments are checked before a call. */
@@ -76,10 +97,12 @@ Overloads lookup(const std::string &requested) {
   if (has_overload) overload = full.substr(dot + 1), full.resize(dot);
   check_allowed(full);
   auto entry = operators().find(full);
-  if (entry == operators().end()) fail_unknown(requested, full);
-  if (!has_overload) return entry->second;
+  Overloads later = entry == operators().end() ? added_later(full) : Overloads();
+  const Overloads &all = entry == operators().end() ? later : entry->second;
+  if (all.empty()) fail_unknown(requested, full);
+  if (!has_overload) return all;
   std::string names;
-  for (const auto &candidate : entry->second) {
+  for (const auto &candidate : all) {
     const auto &name = candidate.operator_name().overload_name;
     if (name == overload) return {candidate};
     names += (names.empty() ? "" : ", ") + full + (name.empty() ? "" : "." + name);

@@ -35,9 +35,15 @@ struct SilentWarnings : c10::WarningHandler {
 struct Failure {
   xt_status status;
   std::string message;
+  bool collect = false; /* the call may succeed after a garbage collection */
 };
 
-[[noreturn]] inline void fail(xt_status status, std::string message) { throw Failure{status, std::move(message)}; }
+[[noreturn]] inline void fail(xt_status status, std::string message) {
+  throw Failure{status, std::move(message), false};
+}
+
+/* The first line of a message of LibTorch. */
+std::string first_line(std::string text);
 
 /* Fills the error from the message of an exception that LibTorch threw. */
 xt_status set_torch_error(xt_error *error, const char *message);
@@ -48,7 +54,13 @@ template <class Body> xt_status catch_errors(xt_error *error, Body body) noexcep
     body();
     return XT_STATUS_ok;
   } catch (const Failure &failure) {
-    return xt_error_set(error, failure.status, "%s", failure.message.c_str());
+    xt_error_set(error, failure.status, "%s", failure.message.c_str());
+    error->collect = failure.collect;
+    return error->status;
+  } catch (const c10::OutOfMemoryError &thrown) {
+    xt_error_set(error, XT_STATUS_no_memory, "%s", first_line(thrown.what_without_backtrace()).c_str());
+    error->collect = true;
+    return error->status;
   } catch (const c10::Error &thrown) {
     return set_torch_error(error, thrown.what_without_backtrace());
   } catch (const std::exception &thrown) {
@@ -78,8 +90,13 @@ template <class Body> xt_status guard(xt_error *error, Body body) noexcept {
 
 const at::Tensor &unwrap(const xt_tensor *tensor);
 
-/* Creates a handle. The storage is made non-resizable, since its address may be shared from now on. */
-xt_tensor *wrap(at::Tensor tensor);
+/* Creates a handle. The storage is made non-resizable, since its address may be shared from now on. `foreign`: the
+ * memory belongs to something else. */
+xt_tensor *wrap(at::Tensor tensor, bool foreign = false);
+
+/* Returns a view of a tensor of bytes, without the dispatcher. The offset is in elements of the type. */
+at::Tensor view_of(const at::Tensor &bytes, at::ScalarType type, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t offset);
 
 /* Frees a handle; the xt_reapable callback of every handle. */
 void destroy(xt_reapable *item);
@@ -98,6 +115,9 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
 xt_status tensor_set_requires_grad(const xt_tensor *tensor, bool requires_grad, xt_tensor **out, xt_error *error);
 xt_status tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
 xt_status tensor_to(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
+xt_status tensor_bytes(xt_device device, size_t size, xt_tensor **out, xt_error *error);
+xt_status tensor_view(const xt_tensor *bytes, xt_dtype dtype, const xt_tensor_layout *layout, xt_tensor **out,
+                      xt_error *error);
 xt_status tensor_equal(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);
 
 /* ---- foreign.cpp ---- */
@@ -136,10 +156,36 @@ at::Tensor with_own_indices(const at::Tensor &tensor);
 /* Fails if the device is not available. */
 at::Device to_torch_device(xt_device device);
 xt_device from_torch_device(const at::Device &device);
+xt_device_type device_type_from_name(const std::string &name); /* XT_DEVICE_OTHER if there is none */
 
-int cuda_count();
-bool has_mps();
-xt_status cuda_memory(int index, size_t *free, size_t *total, xt_error *error);
+int device_count(xt_device_type type);
+const char *private_name();
+xt_status device_memory(xt_device device, size_t *free, size_t *total, xt_error *error);
+xt_status device_synchronize(xt_device device, xt_error *error);
+
+/* ---- device_memory.cpp ---- */
+
+/* Counts the storage of a tensor on a device as long as one of these holds it. Fails if the budget of the device would
+ * be exceeded. Does nothing for the CPU, whose memory the allocator counts. */
+class HeldStorage {
+public:
+  /* The memory of a foreign tensor belongs to something else, and is not counted. */
+  HeldStorage(const at::Tensor &tensor, bool foreign);
+  HeldStorage(const HeldStorage &) = delete;
+  ~HeldStorage();
+
+private:
+  c10::StorageImpl *storage = nullptr;
+};
+
+/* ---- stagers.cpp ---- */
+
+xt_status stager_new(xt_device device, size_t size, int count, xt_stager **out, xt_error *error);
+xt_status stager_take(xt_stager *stager, uint8_t **buffer, xt_error *error);
+xt_status stager_copy(xt_stager *stager, size_t from, const xt_tensor *to, size_t at, size_t size, xt_error *error);
+xt_status stager_pass(xt_stager *stager, xt_error *error);
+xt_status stager_done(xt_stager *stager, bool *done, xt_error *error);
+void stager_free(xt_stager *stager);
 
 /* ---- operators.cpp ---- */
 

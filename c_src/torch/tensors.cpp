@@ -5,7 +5,9 @@ namespace xt {
 namespace {
 
 struct Handle : xt_tensor {
+  Handle(const at::Tensor &of, bool foreign) : xt_tensor(), tensor(of), held(of, foreign) {}
   at::Tensor tensor;
+  HeldStorage held;                   /* freed before the tensor */
   std::unique_ptr<FrozenParts> parts; /* freed before the tensor, whose memory they are */
 };
 
@@ -83,18 +85,49 @@ xt_tensor_info describe(const at::Tensor &tensor) {
 
 } // namespace
 
-xt_tensor *wrap(at::Tensor tensor) {
+xt_tensor *wrap(at::Tensor tensor, bool foreign) {
   if (tensor.has_storage()) tensor.storage().unsafeGetStorageImpl()->set_resizable(false);
   xt_tensor_info info = describe(tensor);
   std::unique_ptr<FrozenParts> parts(has_parts(tensor) ? new FrozenParts(tensor) : nullptr);
-  auto *handle = new Handle();
+  auto *handle = new Handle(tensor, foreign);
   handle->reapable.run = destroy;
   handle->references = 1;
   handle->info = info;
   handle->parts = std::move(parts);
-  handle->tensor = std::move(tensor); /* same TensorImpl, so the pointers in info stay valid */
   host->tensor_count(+1);
   return handle;
+}
+
+/* Makes a tensor without the dispatcher. */
+static at::Tensor make(c10::Storage storage, at::ScalarType type, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       int64_t offset) {
+  auto key = c10::computeDispatchKey(type, at::kStrided, storage.device());
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
+                                                         c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
+  return tensor;
+}
+
+at::Tensor view_of(const at::Tensor &bytes, at::ScalarType type, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t offset) {
+  return make(bytes.storage(), type, sizes, strides, offset);
+}
+
+xt_status tensor_bytes(xt_device device, size_t size, xt_tensor **out, xt_error *error) {
+  return guard(error, [&] {
+    auto options = at::TensorOptions(at::kByte).device(to_torch_device(device));
+    *out = wrap(at::empty({static_cast<int64_t>(size)}, options));
+  });
+}
+
+xt_status tensor_view(const xt_tensor *bytes, xt_dtype dtype, const xt_tensor_layout *layout, xt_tensor **out,
+                      xt_error *error) {
+  return guard(error, [&] {
+    auto ndim = static_cast<size_t>(layout->ndim);
+    *out = wrap(view_of(unwrap(bytes), scalar_type(dtype), at::IntArrayRef(layout->sizes, ndim),
+                        at::IntArrayRef(layout->strides, ndim), layout->offset));
+  });
 }
 
 xt_status tensor_empty(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error) {
@@ -109,7 +142,6 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
   xt_status status = catch_errors(error, [&] {
     auto type = scalar_type(memory->dtype);
     auto device = to_torch_device(memory->device);
-    auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
     size_t last = 0;
     bool empty = false;
     for (int d = 0; d < memory->ndim; d++) {
@@ -121,11 +153,9 @@ xt_status tensor_foreign(const xt_foreign *memory, xt_tensor **out, xt_error *er
     owned = true;
     c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                                std::move(data), nullptr, false));
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
-                                                           c10::scalarTypeToTypeMeta(type));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(memory->sizes, memory->ndim),
-                                                        at::IntArrayRef(memory->strides, memory->ndim));
-    *out = wrap(std::move(tensor));
+    auto tensor = make(std::move(storage), type, at::IntArrayRef(memory->sizes, memory->ndim),
+                       at::IntArrayRef(memory->strides, memory->ndim), 0);
+    *out = wrap(std::move(tensor), true);
     (*out)->light = memory->light;
   });
   if (!owned) memory->release(memory->owner);

@@ -29,6 +29,8 @@ std::string first_paragraph(std::string text) {
 
 } // namespace
 
+std::string first_line(std::string text) { return text.substr(0, text.find('\n')); }
+
 xt_status set_torch_error(xt_error *error, const char *message) {
   switch (host->alloc_status()) {
   case XT_STATUS_limit: return xt_error_budget(error);
@@ -100,15 +102,24 @@ const xt_torch_api api = {
     .set_num_threads = set_num_threads,
     .num_threads = num_threads,
     .has_dtype = has_dtype,
-    .cuda_count = cuda_count,
-    .has_mps = has_mps,
-    .cuda_memory = cuda_memory,
     .manual_seed = manual_seed,
+    .device_count = device_count,
+    .private_name = private_name,
+    .device_memory = device_memory,
+    .device_synchronize = device_synchronize,
     .tensor_empty = tensor_empty,
     .tensor_foreign = tensor_foreign,
     .tensor_set_requires_grad = tensor_set_requires_grad,
     .tensor_plain = tensor_plain,
     .tensor_to = tensor_to,
+    .tensor_bytes = tensor_bytes,
+    .tensor_view = tensor_view,
+    .stager_new = stager_new,
+    .stager_take = stager_take,
+    .stager_copy = stager_copy,
+    .stager_pass = stager_pass,
+    .stager_done = stager_done,
+    .stager_free = stager_free,
     .tensor_equal = tensor_equal,
     .op = op,
     .archive_save = archive_save,

@@ -82,6 +82,25 @@ typedef struct {
   size_t kwarg_count;
 } xt_op_call;
 
+/* The place of a tensor in the memory that it is a view of. */
+typedef struct {
+  int ndim;
+  const int64_t *sizes, *strides;
+  int64_t offset; /* in elements */
+} xt_tensor_layout;
+
+/* A stager copies bytes to a device through a few host buffers of the same size, pinned if the backend of the device
+ * has such memory. One thread at a time may use it.
+ *
+ *   take    sets *buffer to a free buffer, or to NULL if copies from all of them are in progress
+ *   copy    starts the copy of a part of this buffer to a tensor of bytes, which the stager keeps until it is done
+ *   pass    ends the use of this buffer; it is free again when its copies are done
+ *   done    whether all copies are done; they may have failed
+ *   free    waits for the copies that are in progress
+ *
+ * None but `free` waits for the device, unless the backend has no events: then each copy does. */
+typedef struct xt_stager xt_stager;
+
 /* ---- LibTorch archives ---- */
 
 typedef struct {
@@ -119,6 +138,10 @@ typedef struct {
   xt_writers (*writers)(const void *data, size_t size);                     /* xt_frozen_writers */
   void (*tensor_count)(int delta);
   void *(*arena_alloc)(xt_arena *arena, size_t count, size_t size);
+  bool (*charge)(int64_t bytes); /* xt_memory_charge: host memory of another allocator */
+  void (*discharge)(int64_t bytes);
+  bool (*device_charge)(xt_device device, int64_t bytes); /* xt_device_memory_charge */
+  void (*device_discharge)(xt_device device, int64_t bytes);
 } xt_torch_host;
 
 /* Functions of extorch_torch.so. */
@@ -127,10 +150,12 @@ typedef struct {
   void (*set_num_threads)(int threads);
   int (*num_threads)(void);
   bool (*has_dtype)(xt_dtype dtype);
-  int (*cuda_count)(void);
-  bool (*has_mps)(void);
-  xt_status (*cuda_memory)(int index, size_t *free, size_t *total, xt_error *error);
   void (*manual_seed)(uint64_t seed);
+
+  int (*device_count)(xt_device_type type); /* -1 if LibTorch has no backend of this type */
+  const char *(*private_name)(void);        /* the name of XT_DEVICE_PRIVATE; NULL until it is registered */
+  xt_status (*device_memory)(xt_device device, size_t *free, size_t *total, xt_error *error);
+  xt_status (*device_synchronize)(xt_device device, xt_error *error);
 
   xt_status (*tensor_empty)(xt_dtype dtype, int ndim, const int64_t *sizes, xt_tensor **out, xt_error *error);
   xt_status (*tensor_foreign)(const xt_foreign *memory, xt_tensor **out, xt_error *error);
@@ -143,6 +168,22 @@ typedef struct {
 
   /* Returns a copy converted to the dtype and device. */
   xt_status (*tensor_to)(const xt_tensor *tensor, xt_dtype dtype, xt_device device, xt_tensor **out, xt_error *error);
+
+  /* Returns uninitialized memory of a device as a tensor of bytes. */
+  xt_status (*tensor_bytes)(xt_device device, size_t size, xt_tensor **out, xt_error *error);
+
+  /* Returns a view of a tensor of bytes. `offset` is in elements of the dtype. */
+  xt_status (*tensor_view)(const xt_tensor *bytes, xt_dtype dtype, const xt_tensor_layout *layout, xt_tensor **out,
+                           xt_error *error);
+
+  /* Stagers; see above. */
+  xt_status (*stager_new)(xt_device device, size_t size, int count, xt_stager **out, xt_error *error);
+  xt_status (*stager_take)(xt_stager *stager, uint8_t **buffer, xt_error *error);
+  xt_status (*stager_copy)(xt_stager *stager, size_t from, const xt_tensor *to, size_t at, size_t size,
+                           xt_error *error);
+  xt_status (*stager_pass)(xt_stager *stager, xt_error *error);
+  xt_status (*stager_done)(xt_stager *stager, bool *done, xt_error *error);
+  void (*stager_free)(xt_stager *stager);
 
   /* Compares shape, dtype and values. */
   xt_status (*tensor_equal)(const xt_tensor *a, const xt_tensor *b, bool *equal, xt_error *error);

@@ -14,6 +14,8 @@ defmodule ExTorch.Config do
   |---|---|---|
   | `:num_threads` | LibTorch's default | the number of threads within one operator; each dirty CPU scheduler that runs an operator may use this many |
   | `:budget` | 90 % of the memory that is available when ExTorch is loaded (see below) | the limit of native bytes, or `:infinity`; a call that would exceed it runs a garbage collection and then fails with `:limit` |
+  | `:device_budget` | `:infinity` | the limit of bytes of tensors on each device (`ExTorch.Memory.set_budget/2` sets that of one) |
+  | `:default_device` | `:cpu` | the device of new tensors (`ExTorch.Device.default/0`) |
   | `:background` | `true` | what may run in the background to make calls faster: `true` for all, `false` for none, or a list (see below) |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
   | `:bundle_libtorch` | `false` | whether releases contain LibTorch and what else the native libraries need (see the guide *Deployment*) |
@@ -54,6 +56,15 @@ defmodule ExTorch.Config do
   """
   @spec budget() :: non_neg_integer() | :infinity
   def budget, do: Application.get_env(:extorch, :budget) || default_budget()
+
+  @doc """
+  Returns the configured budget of each device.
+
+      iex> ExTorch.Config.device_budget()
+      :infinity
+  """
+  @spec device_budget() :: non_neg_integer() | :infinity
+  def device_budget, do: Application.get_env(:extorch, :device_budget, :infinity)
 
   @doc """
   Returns the configured uses of the background as a list.

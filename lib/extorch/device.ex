@@ -1,18 +1,55 @@
 defmodule ExTorch.Device do
   @moduledoc """
-  Devices of tensors: `:cpu`, `:cuda`, `{:cuda, index}`, `:mps` and `:meta`. Meta tensors have a shape but no memory.
-  Functions that take a device also accept torch's names: `"cpu"`, `"cuda:0"`.
+  Devices of tensors: `:cpu`, `{:cuda, 0}`, `:mps`, `{:xpu, 0}`, `:meta`, and those of any backend that a library registers
+  with LibTorch. Meta tensors have a shape but no memory.
+
+  Functions that take a device accept it without an index (`:cuda` is the first one) and by torch's names: `"cpu"`,
+  `"cuda:0"`.
 
       iex> :cpu in ExTorch.Device.available()
       true
       iex> t = ExTorch.zeros({1000, 1000}, device: :meta)
       iex> ExTorch.matmul(t, t).shape
       {1000, 1000}
+
+  ## Loading to a device
+
+  `ExTorch.load/2`, `ExTorch.Checkpoint`, `ExTorch.Streaming` and the stores take `device:`.
+
+      {:ok, weights} = ExTorch.load("model.safetensors", device: :cuda)
+      ExTorch.save(weights, "copy.safetensors")
+
+  Saving, `ExTorch.Tensor.to_binary/1`, `ExTorch.Tensor.to_list/1`, `inspect/2` and comparisons copy the values to the CPU.
+  A blob of such a tensor (`ExTorch.Tensor.Blob`) has the device and an address of the device, which the CPU must not read.
+
+  ## Backends from other libraries
+
+  A library that is built for the same LibTorch can register a backend (`PrivateUse1`, or an operator library that
+  belongs to `:xpu` or `:hpu`). `load_library/1` loads it, and its devices are then devices like all others, by the name
+  that it gives them:
+
+      :ok = ExTorch.Device.load_library("/opt/npu/libtorch_npu.so")
+      ExTorch.Device.available()
+      #=> [:cpu, {:npu, 0}, {:npu, 1}]
+      ExTorch.load("model.pt", device: {:npu, 1})
+
+  LibTorch before 2.0 cannot rename it: the name is `:privateuseone`, which is accepted everywhere else too.
+
+  ## Memory
+
+  `memory/1` returns what the device has. `ExTorch.Memory.live/0` counts what tensors of ExTorch hold on devices, and
+  `ExTorch.Memory.set_budget/2` limits it for a device.
   """
 
-  alias ExTorch.{Error, Meminfo, Native}
+  alias ExTorch.{Error, Meminfo, Native, Options}
+  alias ExTorch.Native.Call
 
-  @type device :: :cpu | :meta | :mps | :cuda | {:cuda, non_neg_integer()}
+  @single [:cpu, :meta, :mps]
+  @indexed [:cuda, :xpu, :hpu, :mtia, :xla, :ipu, :privateuseone]
+  @names Map.new(@single ++ @indexed, &{Atom.to_string(&1), &1})
+
+  @typedoc "`:cpu`, `:meta`, `:mps`, or the type and the index: `{:cuda, 0}`. The type alone means the first one."
+  @type device :: atom() | {atom(), non_neg_integer()}
 
   @typedoc "What functions accept as a device: also torch's name, such as `\"cuda:0\"`."
   @type input :: device() | String.t()
@@ -25,29 +62,43 @@ defmodule ExTorch.Device do
   """
   @spec available() :: [device()]
   def available do
-    cuda = for index <- cuda_indices(), do: {:cuda, index}
-    mps = if count(:mps) > 0, do: [:mps], else: []
-    [:cpu] ++ cuda ++ mps
+    for {type, count} <- types(), type != :meta, index <- Enum.take(0..127, count) do
+      if type in @single, do: type, else: {type, index}
+    end
   end
 
   @doc """
-  Returns the number of devices of a type: `:cpu`, `:cuda` or `:mps`.
+  Returns the types of devices that LibTorch has a backend for, with the number of devices of each. A build with CUDA has
+  the type `:cuda`, also on a machine without such a device.
+
+      iex> ExTorch.Device.types() |> List.keyfind(:cpu, 0)
+      {:cpu, 1}
+  """
+  @spec types() :: [{atom(), non_neg_integer()}]
+  def types, do: Native.device_types()
+
+  @doc """
+  Returns the number of devices of a type, such as `:cpu`, `:cuda` or the name of a backend. It is 0 if there is no
+  backend.
 
       iex> ExTorch.Device.count(:cpu)
       1
   """
-  @spec count(:cpu | :cuda | :mps) :: non_neg_integer()
-  def count(:cpu), do: 1
-  def count(type) when type in [:cuda, :mps], do: Native.device_count(type)
+  @spec count(atom() | String.t()) :: non_neg_integer()
+  def count(type) do
+    case type(type) do
+      nil ->
+        raise Error.new(
+                :bad_argument,
+                "unknown device type #{Error.quoted(type)}; expected :cpu, :cuda, :mps, :xpu or the name of a backend"
+              )
 
-  def count(other) when other in ["cpu", "cuda", "mps"],
-    do: count(String.to_existing_atom(other))
-
-  def count(other) do
-    raise Error.new(
-            :bad_argument,
-            "unknown device type #{Error.quoted(other)}; expected :cpu, :cuda or :mps"
-          )
+      type ->
+        case List.keyfind(types(), type, 0) do
+          {_type, count} -> count
+          nil -> 0
+        end
+    end
   end
 
   @doc """
@@ -60,7 +111,76 @@ defmodule ExTorch.Device do
   def cuda_count, do: count(:cuda)
 
   @doc """
+  Loads a shared library that registers a backend, or operators, with LibTorch, as `torch.ops.load_library` does.
+
+  The library must be built for the LibTorch of ExTorch (`ExTorch.info/0`), and is never unloaded. Its code runs inside the
+  node, so load only libraries that you trust.
+
+      iex> {:error, error} = ExTorch.Device.load_library("/nonexistent/backend.so")
+      iex> error.reason
+      :io
+  """
+  @spec load_library(Path.t()) :: :ok | {:error, Error.t()}
+  def load_library(path) do
+    unless is_binary(path) and Options.path?(path), do: Options.expected!("a path", path)
+
+    with {:ok, nil} <- Error.put_path(Call.device_load_library(path), path),
+         do: :ok
+  end
+
+  @doc "Same as `load_library/1` but raises on error."
+  @spec load_library!(Path.t()) :: :ok
+  def load_library!(path), do: Error.unwrap!(load_library(path))
+
+  @doc """
+  Returns the device on which `ExTorch.tensor/2` and the other functions that create tensors create them, unless they are
+  given one.
+
+  It is `:cpu`, or the value of `config :extorch, default_device: …`. Loading does not use it: `device:` of
+  `ExTorch.load/2` is `:cpu` by default.
+
+      iex> ExTorch.Device.default()
+      :cpu
+  """
+  @spec default() :: device()
+  def default do
+    case Application.get_env(:extorch, :default_device, :cpu) do
+      :cpu -> :cpu
+      device -> check!(device)
+    end
+  end
+
+  @doc """
+  Sets the default device of the running node.
+
+      iex> ExTorch.Device.set_default(:meta)
+      iex> ExTorch.zeros({2}).device
+      :meta
+      iex> ExTorch.Device.set_default(:cpu)
+      :ok
+  """
+  @spec set_default(input()) :: :ok
+  def set_default(device), do: Application.put_env(:extorch, :default_device, check!(device))
+
+  @doc """
+  Waits until the device has finished all work that was started on it.
+
+  Functions of ExTorch that return values wait for the device themselves. This is for measurements, and for memory that is
+  shared by address with another library.
+
+      iex> ExTorch.Device.synchronize(:cpu)
+      :ok
+  """
+  @spec synchronize(input()) :: :ok | {:error, Error.t()}
+  def synchronize(device) do
+    with {:ok, nil} <- Call.device_synchronize(check!(device)), do: :ok
+  end
+
+  @doc """
   Returns the free and total memory of a device in bytes.
+
+  Backends other than CUDA tell it to LibTorch 2.10 and newer; with an older one, or if the backend does not, this is an
+  `:unsupported` error.
 
       iex> {:ok, %{free: free, total: total}} = ExTorch.Device.memory(:cpu)
       iex> 0 < free and free <= total
@@ -69,9 +189,17 @@ defmodule ExTorch.Device do
       iex> error.reason
       :unsupported
   """
-  @spec memory(device()) ::
+  @spec memory(input()) ::
           {:ok, %{free: non_neg_integer(), total: non_neg_integer()}} | {:error, Error.t()}
-  def memory(:cpu) do
+  def memory(device) do
+    case normalize(device) do
+      {:ok, :cpu} -> cpu_memory()
+      {:ok, device} when device != :meta -> device_memory(device)
+      _ -> {:error, unavailable(device)}
+    end
+  end
+
+  defp cpu_memory do
     with {:ok, total} <- Meminfo.fetch("MemTotal"),
          {:ok, free} <- Meminfo.fetch("MemAvailable") do
       {:ok, %{free: free, total: total}}
@@ -81,27 +209,16 @@ defmodule ExTorch.Device do
     end
   end
 
-  def memory(:cuda), do: memory({:cuda, 0})
-
-  def memory({:cuda, index}) when is_integer(index) and index in 0..127 do
-    case Native.device_memory(index) do
-      {:ok, {free, total}, _} -> {:ok, %{free: free, total: total}}
-      {_, error} -> {:error, error}
-    end
-  end
-
-  def memory(other) do
-    case normalize(other) do
-      {:ok, device} when device != other -> memory(device)
-      _ -> {:error, unavailable(other)}
-    end
+  defp device_memory(device) do
+    with {:ok, {free, total}} <- Call.device_memory(device),
+         do: {:ok, %{free: free, total: total}}
   end
 
   defp unavailable(device),
     do: Error.new(:unsupported, "the memory of #{Error.quoted(device)} is not available")
 
   @doc "Same as `memory/1` but raises on error."
-  @spec memory!(device()) :: %{free: non_neg_integer(), total: non_neg_integer()}
+  @spec memory!(input()) :: %{free: non_neg_integer(), total: non_neg_integer()}
   def memory!(device), do: Error.unwrap!(memory(device))
 
   @doc false
@@ -114,33 +231,56 @@ defmodule ExTorch.Device do
       :error ->
         raise Error.new(
                 :bad_argument,
-                "unknown device #{Error.quoted(device)}; expected :cpu, :cuda, {:cuda, index}, :mps or :meta"
+                "unknown device #{Error.quoted(device)}; expected :cpu, :cuda, {:cuda, index}, :mps, :meta or the name of a backend"
               )
     end
   end
 
-  # Also torch's own names: "cpu", "cuda:0".
+  # Also torch's own names: "cpu", "cuda:0". Whether LibTorch has a backend for it is not checked.
   @doc false
   @spec normalize(term()) :: {:ok, device()} | :error
-  def normalize(device) when device in [:cpu, :meta, :mps, :cuda], do: {:ok, device}
+  def normalize(device) when device in @single, do: {:ok, device}
+  def normalize(device) when is_atom(device), do: normalize_type(type(device))
 
-  def normalize({:cuda, index} = device) when is_integer(index) and index in 0..127,
-    do: {:ok, device}
-
-  def normalize("cuda:" <> index) do
-    case Integer.parse(index) do
-      {index, ""} -> normalize({:cuda, index})
-      _ -> :error
+  def normalize({type, index}) when is_atom(type) and is_integer(index) and index in 0..127 do
+    case type(type) do
+      nil -> :error
+      type when type in @single -> :error
+      type -> {:ok, {type, index}}
     end
   end
 
-  def normalize(name) when name in ["cpu:0", "mps:0"],
-    do: name |> binary_part(0, 3) |> normalize()
+  def normalize(name) when is_binary(name) do
+    case String.split(name, ":") do
+      [type] ->
+        normalize_type(type(type))
 
-  def normalize(name) when name in ["cpu", "meta", "mps", "cuda"],
-    do: {:ok, String.to_existing_atom(name)}
+      [type, index] ->
+        case {type(type), Integer.parse(index)} do
+          {nil, _} -> :error
+          {type, {0, ""}} when type in [:cpu, :mps] -> {:ok, type}
+          {type, {index, ""}} -> normalize({type, index})
+          _ -> :error
+        end
+
+      _ ->
+        :error
+    end
+  end
 
   def normalize(_other), do: :error
 
-  defp cuda_indices, do: Enum.take(0..127, cuda_count())
+  defp normalize_type(nil), do: :error
+  defp normalize_type(type), do: {:ok, type}
+
+  # The atom of a type. A backend may have given a name to :privateuseone.
+  defp type(type) when type in [:privateuseone, "privateuseone"],
+    do: Native.device_type("privateuseone")
+
+  defp type(type) when type in @single or type in @indexed, do: type
+  defp type(type) when type in [nil, true, false], do: nil
+  defp type(type) when is_atom(type), do: Native.device_type(Atom.to_string(type))
+  defp type(name) when is_map_key(@names, name), do: Map.fetch!(@names, name)
+  defp type(name) when is_binary(name), do: Native.device_type(name)
+  defp type(_other), do: nil
 end

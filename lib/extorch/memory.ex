@@ -13,12 +13,19 @@ defmodule ExTorch.Memory do
     * A *budget*: a call that would exceed it runs a garbage collection of its process, waits until the memory is freed
       and tries again. If that does not help, the call fails with `:limit`.
 
+  Memory of devices other than the CPU (`ExTorch.Device`) is counted apart, and each device has a budget of its own, which
+  is unlimited by default: see `live/1` and `set_budget/2`. It counts the storages of tensors; what an operator allocates
+  while it runs, and what the backend keeps in its caches, is not in it.
+
   Memory is freed by a separate thread, never on a scheduler. `ExTorch.Tensor.release/1` gives it back without waiting for
   a garbage collection. Up to 32 MiB of recently freed memory is kept for about a second, to be reused for the next tensor
   of the same size. It is not counted.
   """
 
-  alias ExTorch.{Config, Native}
+  alias ExTorch.{Config, Device, Native}
+
+  defguardp is_budget(bytes)
+            when bytes == :infinity or (is_integer(bytes) and bytes in 0..0x7FFFFFFFFFFFFFFF)
 
   @key :extorch_native_bytes
 
@@ -31,6 +38,7 @@ defmodule ExTorch.Memory do
   @type live :: %{
           tensors: non_neg_integer(),
           bytes: non_neg_integer(),
+          device: non_neg_integer(),
           mapped: non_neg_integer(),
           leased: non_neg_integer(),
           threads: non_neg_integer()
@@ -38,7 +46,7 @@ defmodule ExTorch.Memory do
 
   @doc """
   Returns the native resources in use by the node: the number of tensors, the bytes that ExTorch allocated, the bytes of
-  mapped files, the bytes that are leased (`leases/0`) and the threads that work for a caller.
+  tensors on devices other than the CPU, the bytes of mapped files, the bytes that are leased (`leases/0`) and the threads that work for a caller.
 
       iex> before = ExTorch.Memory.live()
       iex> t = ExTorch.zeros({1024}, dtype: :float64)
@@ -49,6 +57,24 @@ defmodule ExTorch.Memory do
   """
   @spec live() :: live()
   def live, do: Native.memory_live()
+
+  @doc """
+  Returns the bytes that tensors hold on a device; on the CPU, all bytes that ExTorch allocated.
+
+      iex> ExTorch.Memory.live(:cpu) == ExTorch.Memory.live().bytes
+      true
+      iex> ExTorch.Memory.live(:meta)
+      0
+  """
+  @spec live(ExTorch.Device.input()) :: non_neg_integer()
+  def live(device) do
+    case Device.check!(device) do
+      :cpu -> live().bytes
+      device -> device_live(device)
+    end
+  end
+
+  defp device_live(device), do: Native.memory_device_live(device)
 
   @typedoc "Memory that a backend of Nx uses by its address."
   @type lease :: %{
@@ -80,6 +106,24 @@ defmodule ExTorch.Memory do
   def budget, do: Native.memory_budget()
 
   @doc """
+  Returns the budget of a device.
+
+      iex> ExTorch.Memory.budget(:cpu) == ExTorch.Memory.budget()
+      true
+      iex> ExTorch.Memory.budget({:cuda, 0})
+      :infinity
+  """
+  @spec budget(ExTorch.Device.input()) :: non_neg_integer() | :infinity
+  def budget(device) do
+    case Device.check!(device) do
+      :cpu -> budget()
+      device -> device_budget(device)
+    end
+  end
+
+  defp device_budget(device), do: Native.memory_device_budget(device)
+
+  @doc """
   Sets the budget of native bytes of the running node.
 
       iex> budget = ExTorch.Memory.budget()
@@ -89,11 +133,32 @@ defmodule ExTorch.Memory do
       :ok
   """
   @spec set_budget(non_neg_integer() | :infinity) :: :ok
-  def set_budget(bytes)
-      when bytes == :infinity or (is_integer(bytes) and bytes in 0..0x7FFFFFFFFFFFFFFF),
-      do: Native.memory_set_budget(bytes)
+  def set_budget(bytes) when is_budget(bytes), do: Native.memory_set_budget(bytes)
+  def set_budget(other), do: invalid_budget!(other)
 
-  def set_budget(other),
+  @doc """
+  Sets the budget of a device. A call that would exceed it runs a garbage collection of its process, waits until the
+  memory is freed and tries again, or fails with `:limit`.
+
+      iex> ExTorch.Memory.set_budget({:cuda, 0}, 16 * 1024 ** 3)
+      iex> ExTorch.Memory.budget({:cuda, 0})
+      17179869184
+      iex> ExTorch.Memory.set_budget({:cuda, 0}, :infinity)
+      :ok
+  """
+  @spec set_budget(ExTorch.Device.input(), non_neg_integer() | :infinity) :: :ok
+  def set_budget(device, bytes) when is_budget(bytes) do
+    case Device.check!(device) do
+      :cpu -> set_budget(bytes)
+      device -> set_device_budget(device, bytes)
+    end
+  end
+
+  def set_budget(_device, other), do: invalid_budget!(other)
+
+  defp set_device_budget(device, bytes), do: Native.memory_set_device_budget(device, bytes)
+
+  defp invalid_budget!(other),
     do: ExTorch.Options.expected!("a number of bytes below 2 ** 63 or :infinity", other)
 
   @doc """

@@ -38,6 +38,7 @@ defmodule ExTorch.Native do
          {:ok, libraries, 0} <- if(defer?(), do: defer(), else: open_libtorch()) do
       :persistent_term.erase(@reason_key)
       memory_set_budget(ExTorch.Config.budget())
+      memory_set_device_budget(:all, ExTorch.Config.device_budget())
       memory_set_background(ExTorch.Config.background())
       warn_about_several(libraries)
     else
@@ -179,11 +180,25 @@ defmodule ExTorch.Native do
   nif info() :: {String.t(), pos_integer()}
   nif manual_seed(seed :: non_neg_integer()) :: :ok
   nif dtype_supported(dtype :: atom()) :: boolean()
-  nif device_count(type :: :cuda | :mps) :: non_neg_integer()
-  nif device_memory(index :: non_neg_integer()) :: result({non_neg_integer(), non_neg_integer()})
+  nif device_types() :: [{atom(), non_neg_integer()}]
+  nif device_type(name :: String.t()) :: atom()
+
+  nif device_memory(device :: ExTorch.Device.device()) ::
+        result({non_neg_integer(), non_neg_integer()})
+
+  nif device_synchronize(device :: ExTorch.Device.device()) :: result(nil)
+  nif device_load_library(path :: String.t()) :: result(nil)
   nif memory_live() :: %{atom() => non_neg_integer()}
   nif memory_budget() :: non_neg_integer() | :infinity
   nif memory_set_budget(bytes :: non_neg_integer() | :infinity) :: :ok
+  nif memory_device_live(device :: ExTorch.Device.device()) :: non_neg_integer()
+  nif memory_device_budget(device :: ExTorch.Device.device()) :: non_neg_integer() | :infinity
+
+  nif memory_set_device_budget(
+        device :: ExTorch.Device.device() | :all,
+        bytes :: non_neg_integer() | :infinity
+      ) :: :ok
+
   nif memory_set_background(uses :: [ExTorch.Config.background_use()]) :: :ok
   nif memory_collect_begin() :: reference()
 

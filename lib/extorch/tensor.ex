@@ -290,7 +290,7 @@ defmodule ExTorch.Tensor do
     * `:dtype` - the new dtype
     * `:device` - the new device
     * `:copy` - if `true`, copies in any case. Defaults to `false`.
-    * `:non_blocking` - if `true`, does not wait for copies between pinned memory and a CUDA device; see `pin/1`.
+    * `:non_blocking` - if `true`, does not wait for copies between pinned memory and a device; see `pin/1`.
       Defaults to `false`.
   """
   @spec to(t(), DType.input() | Device.device() | keyword()) :: t()
@@ -320,9 +320,9 @@ defmodule ExTorch.Tensor do
 
   @doc group: "Memory, dtypes and devices"
   @doc """
-  Copies the tensor to pinned (page-locked) memory, from which copies to a CUDA device can be asynchronous.
+  Copies the tensor to pinned (page-locked) memory, from which copies to a device can be asynchronous.
 
-  Raises `:unsupported` if there is no CUDA device.
+  Raises `:unsupported` if there is no device but the CPU. LibTorch before 2.6 pins memory for CUDA only.
 
       batch |> ExTorch.Tensor.pin() |> ExTorch.Tensor.to(device: :cuda, non_blocking: true)
   """
@@ -330,8 +330,11 @@ defmodule ExTorch.Tensor do
   def pin(tensor) do
     tensor = check!(tensor)
 
-    if Device.cuda_count() == 0 do
-      raise Error.new(:unsupported, "pinned memory requires a CUDA device")
+    if Device.available() == [:cpu] do
+      raise Error.new(
+              :unsupported,
+              "pinned memory requires a CUDA device, or that of another backend"
+            )
     end
 
     ExTorch.op("aten::pin_memory", [tensor])

@@ -16,12 +16,23 @@ defmodule ExTorch.DeviceTest do
             fn -> ExTorch.tensor([1], device: :cuda) end,
             fn -> ExTorch.zeros({1}, device: {:cuda, 0}) end,
             fn -> Tensor.to(ExTorch.zeros({1}), :cuda) end,
-            fn -> Tensor.pin(ExTorch.zeros({1})) end,
             fn -> ExTorch.op("zeros", [[1]], device: "cuda:1") end,
             fn -> Device.memory!({:cuda, 0}) end
           ] do
         assert reason(fun) == :unsupported
       end
+
+      # unless another test has loaded the simulated device
+      if Device.available() == [:cpu],
+        do: assert(reason(fn -> Tensor.pin(ExTorch.zeros({1})) end) == :unsupported)
+    end
+
+    test "a LibTorch with CUDA says that there is no device, one without says so" do
+      error = assert_raise Error, fn -> ExTorch.zeros({1}, device: :cuda) end
+
+      if List.keymember?(Device.types(), :cuda, 0),
+        do: assert(error.message =~ "no CUDA device was found"),
+        else: assert(error.message =~ "is built without CUDA")
     end
   else
     test "tensors move to CUDA and back" do

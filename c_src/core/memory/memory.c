@@ -33,6 +33,8 @@ int64_t xt_memory_taken(void) {
   return bytes;
 }
 
+void xt_memory_take(int64_t bytes) { taken += bytes; }
+
 static xt_block *block_of(void *data) { return (xt_block *)((char *)data - XT_BLOCK_ROOM); }
 
 static void *alloc_small(size_t size) {

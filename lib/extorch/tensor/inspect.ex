@@ -33,7 +33,7 @@ defimpl Inspect, for: ExTorch.Tensor do
 
   defp sizes(shape), do: shape |> Tuple.to_list() |> Enum.map_join(&"[#{&1}]")
 
-  defp device({:cuda, index}), do: "cuda:#{index}"
+  defp device({type, index}), do: "#{type}:#{index}"
   defp device(device), do: to_string(device)
 
   defp values(%Tensor{device: :meta}, _opts), do: {:error, "(no values)"}

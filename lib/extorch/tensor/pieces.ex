@@ -27,7 +27,7 @@ defmodule ExTorch.Tensor.Pieces do
     Tensor.to(tensor, dtype: target)
   end
 
-  # Returns pieces of one or two tensors, which have the same shape, as vectors.
+  # Returns pieces of one or two tensors, which have the same shape, as vectors on the CPU.
   @spec stream(Tensor.t() | {Tensor.t(), Tensor.t()}) :: Enumerable.t()
   def stream({a, b}) do
     Stream.map(pieces([a, b]), fn [x, y] -> {vector(x), vector(y)} end)
@@ -35,7 +35,8 @@ defmodule ExTorch.Tensor.Pieces do
 
   def stream(tensor), do: Stream.map(pieces([tensor]), fn [x] -> vector(x) end)
 
-  defp vector(piece), do: Tensor.reshape(piece, {-1})
+  defp vector(%{device: :cpu} = piece), do: Tensor.reshape(piece, {-1})
+  defp vector(piece), do: piece |> Tensor.to(device: :cpu) |> vector()
 
   defp pieces([%{shape: shape} = first | _] = tensors) do
     numel = Tensor.numel(first)

@@ -267,7 +267,8 @@ static void locations(void) {
   } cases[] = {{{XT_DEVICE_CPU, -1}, "cpu"},
                {{XT_DEVICE_CUDA, -1}, "cuda:0"},
                {{XT_DEVICE_CUDA, 3}, "cuda:3"},
-               {{XT_DEVICE_MPS, 0}, "mps"}};
+               {{XT_DEVICE_MPS, 0}, "mps"},
+               {{XT_DEVICE_PRIVATE, 1}, "privateuseone:1"}};
   for (size_t i = 0; i < COUNT_OF(cases); i++) {
     xt_save_plan plan = {.format = &xt_zip_write};
     xt_save_tensor tensor = strided(view_of(XT_float32, 1, six, one, NULL));
