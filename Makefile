@@ -21,18 +21,20 @@
 #          LIBTORCH_VERSION LIBTORCH_TARGET EXTORCH_LIBTORCH_URL EXTORCH_LIBTORCH_SHA256 EXTORCH_FETCH (scripts/libtorch.sh)
 #          EXTORCH_CACHE (directory for downloads, default ~/.cache/extorch)
 #          EXTORCH_BUNDLE=1 (scripts/bundle.sh; config :extorch, bundle_libtorch: true sets it)
+#          EXTORCH_TORCH=0 (without LibTorch: tensors are memory, and there are no operators)
 #          SAN=asan (AddressSanitizer and UBSan), WERROR=1, V=1 (show commands)
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 Q := $(if $(V),,@)
+WITHOUT_TORCH := $(filter 0,$(EXTORCH_TORCH))
 
 # elixir_make sets MIX_APP_PATH; a plain `make` builds in the checkout. There is no priv/ in it: Mix would link that into
 # the build directories of all projects that have this one as a path dependency.
 PRIV := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/priv,$(CURDIR)/build/priv)
 BUILD := $(if $(MIX_APP_PATH),$(MIX_APP_PATH)/obj,$(CURDIR)/build)$(if $(SAN),/$(SAN))
 CORE := $(sort $(wildcard c_src/core/*/*.c))
-NIFS := $(sort $(wildcard c_src/nif/*.c))
+NIFS := $(sort $(wildcard c_src/plain/*.c c_src/nif/*.c))
 SHIM := $(sort $(wildcard c_src/torch/*.cpp)) $(addprefix c_src/core/base/,dtype.c error.c printable.c suggest.c utf8.c)
 
 , := ,
@@ -76,11 +78,12 @@ ifneq ($(shell ERTS_INCLUDE_DIR='$(ERTS_INCLUDE_DIR)' CC='$(CROSSCOMPILE)$(CC)' 
 $(error ExTorch cannot be built)
 endif
 endif
+ifeq ($(WITHOUT_TORCH),)
 TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
 ifneq ($(TORCH_FOUND),yes)
 $(shell cat $(BUILD)/libtorch.log >&2)
-$(error ExTorch cannot be built without LibTorch)
+$(error ExTorch was not built: LibTorch is missing. EXTORCH_TORCH=0 builds ExTorch without it)
 endif
 include $(BUILD)/libtorch.mk
 TORCH_NUMBER := $(shell echo $(TORCH_VERSION) | awk -F. '{print $$1 * 100 + $$2}')
@@ -90,6 +93,7 @@ TORCH_INCLUDES := $(if $(filter /usr/include,$(TORCH_INCLUDE)),,-isystem $(TORCH
 TORCH_LIBS := -L$(TORCH_LIB) $(TORCH_RPATH:%='-Wl,-rpath,%') -ltorch_cpu -lc10 \
   $(if $(filter yes,$(TORCH_CUDA)),-Wl$(,)--no-as-needed -ltorch_cuda -lc10_cuda -Wl$(,)--as-needed)
 endif
+endif
 
 # ---- The libraries ----
 
@@ -98,17 +102,19 @@ SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
 .PHONY: all unbundle example pickle_load simulated_device help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
 BUNDLE := $(if $(filter-out 0,$(EXTORCH_BUNDLE)),$(PRIV)/lib,unbundle)
-all: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so $(BUNDLE)
+LIBRARIES := $(PRIV)/extorch.so $(if $(WITHOUT_TORCH),,$(PRIV)/extorch_torch.so)
+all: $(LIBRARIES) $(BUNDLE)
+	@$(if $(WITHOUT_TORCH),rm -f $(PRIV)/extorch_torch.so,:)
 
 # The libraries that a release has to bring along. Mix copies priv, and what is linked there, into releases.
-$(PRIV)/lib: $(PRIV)/extorch.so $(PRIV)/extorch_torch.so
+$(PRIV)/lib: $(LIBRARIES)
 	@TORCH_LIB='$(TORCH_LIB)' TORCH_CUDA=$(TORCH_CUDA) scripts/bundle.sh $@ $^
 
 unbundle:
 	@rm -rf $(PRIV)/lib
 
 # Records from which objects and how the libraries were linked, so that another variant (SAN=asan) links them again.
-VARIANT = $(BUILD) $(LINK) $(LDFLAGS)
+VARIANT = $(BUILD) $(LINK) $(LDFLAGS) $(if $(WITHOUT_TORCH),without LibTorch)
 $(PRIV)/.variant: always
 	@mkdir -p $(@D)
 	@echo '$(subst ','\'',$(VARIANT))' | cmp -s - $@ || echo '$(subst ','\'',$(VARIANT))' >$@
@@ -135,9 +141,10 @@ $(BUILD)/%.o: c_src/%.cpp $(BUILD)/cxx.flags
 	$(Q)$(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c $< -o $@
 
 # The NIF compares the LibTorch that was linked with those that other libraries load.
-$(BUILD)/nif/libtorch.o: ALL_CFLAGS += '-DXT_TORCH_VERSION_TEXT="$(TORCH_VERSION)"' \
-  '-DXT_TORCH_LIBRARY="$(realpath $(firstword $(wildcard $(TORCH_LIB)/libtorch_cpu.so $(TORCH_LIB)/libtorch_cpu.dylib)))"'
-$(BUILD)/nif/libtorch.o: $(BUILD)/cxx.flags
+TORCH_DEFINES = $(if $(WITHOUT_TORCH),,'-DXT_TORCH_VERSION_TEXT="$(TORCH_VERSION)"' \
+  '-DXT_TORCH_LIBRARY="$(realpath $(firstword $(wildcard $(TORCH_LIB)/libtorch_cpu.so $(TORCH_LIB)/libtorch_cpu.dylib)))"')
+$(BUILD)/nif/libtorch.o: ALL_CFLAGS += $(TORCH_DEFINES)
+$(BUILD)/nif/libtorch.o: $(BUILD)/torch.flags
 
 # A second NIF library, for the tests.
 example: $(BUILD)/example_nif.so
@@ -160,6 +167,7 @@ $(BUILD)/simulated_device.so: test/support/simulated_device.cpp $(BUILD)/cxx.fla
 	  $(LDFLAGS) -o $@
 
 FLAGS_c = $(CROSSCOMPILE)$(CC) $(ALL_CFLAGS) $(CORE_WARN) $(ERTS_INCLUDE_DIR) $(LDFLAGS)
+FLAGS_torch = $(TORCH_DEFINES)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
 $(BUILD)/%.flags: always
 	@mkdir -p $(@D)
@@ -211,7 +219,7 @@ cluster: setup-build
 	@$(MIX) run --no-deps-check scripts/cluster.exs
 
 test: setup-test
-	@$(MAKE) --no-print-directory all example pickle_load simulated_device
+	@$(MAKE) --no-print-directory all example $(if $(WITHOUT_TORCH),,pickle_load simulated_device)
 	@scripts/c_tests.sh
 	@MIX_ENV=test $(MIX) compile --no-deps-check $(WARNINGS_AS_ERRORS)
 	@MIX_ENV=test $(MIX) test --no-deps-check $(TEST)

@@ -14,6 +14,13 @@ defmodule ExTorch do
     * `ExTorch.Streaming` - reads and writes checkpoints through sockets and other streams
     * `ExTorch.Tensor` - the memory, shape and dtype of a tensor
 
+  ## Without LibTorch
+
+  Where ExTorch was built with `EXTORCH_TORCH=0`, or `config :extorch, torch: false` leaves LibTorch out, tensors are memory.
+  All that reads, writes, converts and shares them works: checkpoints, streams, stores, Nx, blobs. So do the operators that
+  only make views, copies and constant tensors: `Tensor.slice/2`, `Tensor.reshape/2`, `Tensor.to/2`, `zeros/2`, `cat/2`,
+  `op("copy_", …)` and a few more. Every other operator returns `:unsupported`, and `info/0` has no version.
+
   ## Schedulers
 
   Calls that are known to be short run on the calling scheduler: views of any size, pointwise operators and reductions
@@ -132,13 +139,14 @@ defmodule ExTorch do
 
   @doc group: "LibTorch"
   @doc """
-  Returns the version of the linked LibTorch and the number of threads it uses within an operator.
+  Returns the version of the linked LibTorch and the number of threads it uses within an operator. The version is `nil`
+  without LibTorch.
 
       iex> %{version: version, num_threads: threads} = ExTorch.info()
-      iex> is_binary(version) and threads > 0
+      iex> (is_binary(version) or version == nil) and threads > 0
       true
   """
-  @spec info() :: %{version: String.t(), num_threads: pos_integer()}
+  @spec info() :: %{version: String.t() | nil, num_threads: pos_integer()}
   def info do
     {version, threads} = Native.info()
     %{version: version, num_threads: threads}

@@ -1,7 +1,7 @@
-# Builds c_src/core and its tests into DIR. Called by scripts/c_tests.sh.
+# Builds c_src/core, c_src/plain and their tests into DIR. Called by scripts/c_tests.sh.
 # DIR, COMPILE, LIBS and TESTS are given on the command line.
-CORE := $(wildcard c_src/core/*/*.c)
-OBJECTS := $(CORE:c_src/core/%.c=$(DIR)/core/%.o)
+CORE := $(wildcard c_src/core/*/*.c c_src/plain/*.c)
+OBJECTS := $(CORE:c_src/%.c=$(DIR)/objects/%.o)
 PROGRAMS := $(TESTS:test/c/%.c=$(DIR)/%)
 , := ,
 # Tests that include failing.h or faults.h replace the functions that the header wraps. A wrapper is written out, or
@@ -11,7 +11,7 @@ WRAPS = $(addprefix -Wl$(,)--wrap=,$(call WRAPPED,$(shell grep -ohE '(failing|fa
 
 all: $(PROGRAMS)
 objects: $(OBJECTS)
-$(DIR)/core/%.o: c_src/core/%.c $(DIR)/flags
+$(DIR)/objects/%.o: c_src/%.c $(DIR)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -MMD -MP -c $< -o $@
 $(DIR)/%_test: test/c/%_test.c $(OBJECTS) $(wildcard test/c/*.h)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs the C tests of c_src/core.
+# Builds and runs the C tests of c_src/core and c_src/plain.
 #
 # usage: c_tests.sh [plain|asan|coverage]
 #

@@ -24,7 +24,7 @@ MIX_ENV=test mix compile --force --no-deps-check --warnings-as-errors
 # filled only if the status is not ok.
 step "cppcheck"
 cppcheck --quiet --enable=warning,performance,portability --suppress=missingInclude --suppress=missingIncludeSystem --suppress=ctuuninitvar \
-  --inline-suppr --std=c11 -Ic_src --error-exitcode=1 c_src/core c_src/nif
+  --inline-suppr --std=c11 -Ic_src --error-exitcode=1 c_src/core c_src/plain c_src/nif
 
 step "dialyzer"
 scripts/dialyzer.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles c_src/core and c_src/nif for other systems, and runs the C tests of core for 64-bit ARM in an emulator.
+# Compiles c_src/core, c_src/plain and c_src/nif for other systems, and runs the C tests of core for 64-bit ARM in an emulator.
 #
 # The compiler is `zig cc`, from the PyPI package ziglang. It brings the headers of all targets. libdeflate is compiled
 # from the sources in the PyPI package deflate. Both are downloaded once, into a cache directory. The C++ layer is not
@@ -85,9 +85,9 @@ zig=$("$python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(zigla
 flags="-std=c11 -D_GNU_SOURCE -Ic_src -O2 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Werror
   -Wno-missing-field-initializers -isystem $ERTS_INCLUDE_DIR -isystem $deflate"
 for target in $targets; do
-  step "core and nif for $target"
+  step "core, plain and nif for $target"
   rm -rf "build/cross/$target"
-  for source in c_src/core/*/*.c c_src/nif/*.c; do
+  for source in c_src/core/*/*.c c_src/plain/*.c c_src/nif/*.c; do
     object=build/cross/$target/${source#c_src/}
     mkdir -p "${object%/*}"
     # shellcheck disable=SC2086

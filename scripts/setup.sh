@@ -4,7 +4,8 @@
 # usage: setup.sh compile|build|test|check|coverage|cross|fuzz|matrix
 #
 # On Debian and systems based on it, missing packages are installed with apt, as root or with sudo. On other systems, and
-# for `compile`, which is the build of a dependency, the script lists what is missing and fails.
+# for `compile`, which is the build of a dependency, the script lists what is missing and fails. With EXTORCH_TORCH=0, neither
+# LibTorch nor a C++ compiler is needed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,8 +29,9 @@ has_erl_nif() {
 # shellcheck disable=SC2086
 has_header() { echo "#include <$1>" | ${CC:-cc} ${CFLAGS:-} -E -x c - ; }
 # CC and CXX may have arguments.
-has_compilers() { command -v "$(set -- ${CC:-cc} && echo "$1")" && command -v "$(set -- ${CXX:-c++} && echo "$1")"; }
-has_torch() { EXTORCH_FETCH=0 "$here/libtorch.sh"; }
+has_c_compiler() { command -v "$(set -- ${CC:-cc} && echo "$1")"; }
+has_compilers() { has_c_compiler && command -v "$(set -- ${CXX:-c++} && echo "$1")"; }
+has_torch() { [ "${EXTORCH_TORCH:-}" = 0 ] || EXTORCH_FETCH=0 "$here/libtorch.sh"; }
 has_python_torch() { "${EXTORCH_PYTHON:-/usr/bin/python3}" -c 'import torch'; }
 has_asan() { [ -e "$(${CC:-cc} -print-file-name=libasan.so)" ]; }
 has_fuzzer() { echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c - -o /dev/null; }
@@ -42,7 +44,8 @@ has_otp() { erl -noshell -eval '[{ok, _} = application:ensure_all_started(A) || 
 
 case $job in
   compile | build | test | check)
-    need g++ "a C11 and a C++17 compiler (gcc or clang; CC and CXX)" has_compilers
+    if [ "${EXTORCH_TORCH:-}" = 0 ]; then need "gcc libc6-dev" "a C11 compiler (gcc or clang; CC)" has_c_compiler
+    else need g++ "a C11 and a C++17 compiler (gcc or clang; CC and CXX)" has_compilers; fi
     need erlang-dev "erl_nif.h of Erlang/OTP (ERTS_INCLUDE_DIR)" has_erl_nif
     need libdeflate-dev "libdeflate with its header" has_header libdeflate.h
     ;;

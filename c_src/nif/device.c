@@ -68,7 +68,10 @@ ERL_NIF_TERM xt_nif_device_load_library(ErlNifEnv *env, int argc, const ERL_NIF_
   xt_status status = XT_STATUS_ok;
   (void)argc;
   if (!xt_get_path(env, argv[0], path)) return enif_make_badarg(env);
-  if (!xt_libraries_open(path, &reason))
+  if (!xt_torch->version)
+    status = xt_error_set(&error, XT_STATUS_unsupported,
+                          "the library needs LibTorch, which this node does not have (ExTorch.info/0)");
+  else if (!xt_libraries_open(path, &reason))
     status = xt_error_set(&error, XT_STATUS_io, "cannot load the library: %s", reason);
   learn_name();
   return xt_make_result(env, status, xt_am_nil, &error);

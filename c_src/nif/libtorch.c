@@ -10,6 +10,7 @@
 #include "nif/table.h"
 #include "nif/tensor.h"
 #include "nif/term.h"
+#include "plain/plain.h"
 
 const xt_torch_api *xt_torch;
 xt_error xt_torch_failure = {.status = XT_STATUS_not_loaded, .offset = -1, .message = "LibTorch is not loaded"};
@@ -49,9 +50,12 @@ static const xt_torch_host host = {
  * Two LibTorchs in one process crash it while the second one is loaded, whichever that is: their dispatchers are unique
  * symbols, which the loader merges. So LibTorch is loaded only if no other one is loaded, and none is expected. */
 
-/* The file that extorch_torch.so was linked with. */
-#ifndef XT_TORCH_LIBRARY
-#define XT_TORCH_LIBRARY "" /* for static analysis */
+/* The file that extorch_torch.so was linked with; not defined in a build without LibTorch (EXTORCH_TORCH=0). */
+#ifdef XT_TORCH_LIBRARY
+static const bool built_with_torch = true;
+#else
+#define XT_TORCH_LIBRARY ""
+static const bool built_with_torch = false;
 #endif
 static const char own_library[] = XT_TORCH_LIBRARY;
 
@@ -149,7 +153,16 @@ static xt_status open_torch(const char *path, xt_error *error) {
   return open(&host, &xt_torch, error);
 }
 
-/* native_load(path of extorch_torch.so, path of Torchx's libtorch_cpu | "", threads) ::
+/* Tensors that are memory (plain/), where there is no LibTorch, or none is wanted. */
+static void open_plain(void) {
+  xt_torch = xt_plain_open(
+      built_with_torch ? "LibTorch is switched off: remove EXTORCH_TORCH=0 from the environment, or torch: false "
+                         "from the configuration of :extorch, and restart the node"
+                       : "This build of ExTorch has no LibTorch: build it again without EXTORCH_TORCH=0, with "
+                         "mix deps.compile extorch --force");
+}
+
+/* native_load(path of extorch_torch.so | "" for none, path of Torchx's libtorch_cpu | "", threads) ::
  *   {:ok, [path of libtorch_cpu], 0} | {:error, e}
  *
  * Called once, while the module is loaded, before any other NIF can be called, or after native_defer by the only
@@ -163,6 +176,7 @@ ERL_NIF_TERM xt_nif_native_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
     return enif_make_badarg(env);
   if (!xt_exit_guard_begin_load()) return xt_make_failure(env, XT_STATUS_stopping, "the node is stopping");
   xt_status status = XT_STATUS_ok;
+  if (!xt_torch && (!built_with_torch || !*path)) open_plain();
   if (!xt_torch) { /* else it was loaded by an earlier instance of the module */
     status = check_others(expected, &xt_torch_failure);
     if (status == XT_STATUS_ok) status = open_torch(path, &xt_torch_failure);
@@ -183,10 +197,11 @@ ERL_NIF_TERM xt_nif_native_defer(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
   return xt_am_ok;
 }
 
-/* info() :: {version, threads} */
+/* info() :: {version | nil, threads}     nil without LibTorch */
 ERL_NIF_TERM xt_nif_info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc, (void)argv;
-  return enif_make_tuple2(env, xt_make_text(env, xt_torch->version, strlen(xt_torch->version)),
+  const char *version = xt_torch->version;
+  return enif_make_tuple2(env, version ? xt_make_text(env, version, strlen(version)) : xt_am_nil,
                           enif_make_int(env, xt_torch->num_threads()));
 }
 

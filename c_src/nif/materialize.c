@@ -97,7 +97,8 @@ static xt_status make_sparse(const xt_tensor_desc *t, xt_value *parts, xt_tensor
                      args, n + 1, &layout, !coo};
   if (status == XT_STATUS_ok) status = call_op(&check, &arena, out, error);
   if (status == XT_STATUS_ok) status = call_op(&make, &arena, out, error);
-  if (status == XT_STATUS_torch) error->status = status = XT_STATUS_corrupt; /* the parts come from the file */
+  if (status == XT_STATUS_torch || status == XT_STATUS_bad_argument) /* the parts come from the file */
+    error->status = status = XT_STATUS_corrupt;
   xt_arena_free(&arena);
   return status;
 }

@@ -8,7 +8,7 @@
 
 #include "torch/torch.h"
 
-/* The functions of extorch_torch.so; NULL until native_load/3 has loaded it. */
+/* The functions of extorch_torch.so, or of plain/; NULL until native_load/3 has chosen them. */
 extern const xt_torch_api *xt_torch;
 
 /* Why it could not be loaded, if xt_torch is NULL. */

@@ -144,9 +144,9 @@ typedef struct {
   void (*device_discharge)(xt_device device, int64_t bytes);
 } xt_torch_host;
 
-/* Functions of extorch_torch.so. */
+/* Functions of extorch_torch.so, or of plain/, which has tensors without LibTorch. */
 typedef struct {
-  const char *version; /* "2.6.0" */
+  const char *version; /* "2.6.0"; NULL without LibTorch (plain/) */
   void (*set_num_threads)(int threads);
   int (*num_threads)(void);
   bool (*has_dtype)(xt_dtype dtype);

@@ -17,6 +17,7 @@ defmodule ExTorch.Config do
   | `:device_budget` | `:infinity` | the limit of bytes of tensors on each device (`ExTorch.Memory.set_budget/2` sets that of one) |
   | `:default_device` | `:cpu` | the device of new tensors (`ExTorch.Device.default/0`) |
   | `:background` | `true` | what may run in the background to make calls faster: `true` for all, `false` for none, or a list (see below) |
+  | `:torch` | `true` | whether LibTorch is loaded; `false`, or the environment variable `EXTORCH_TORCH=0`, leaves it out (see below) |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
   | `:bundle_libtorch` | `false` | whether releases contain LibTorch and what else the native libraries need (see the guide *Deployment*) |
 
@@ -24,6 +25,10 @@ defmodule ExTorch.Config do
   control group of the node and each of its parents (containers, systemd units; version 1 or 2) its limit minus what it
   uses, where file cache counts as free. On systems without `/proc` there is no default: set `:budget`. It is computed
   once. `ExTorch.Memory.set_budget/1` changes the budget of a running node.
+
+  Without LibTorch, tensors are memory: checkpoints, streams, stores, conversion and Nx work as with it, and operators that
+  compute return `:unsupported` (`ExTorch`, "Without LibTorch"). A node then starts faster, needs less memory, and Torchx can
+  use any LibTorch beside it. A build with `EXTORCH_TORCH=0` has no LibTorch, whatever is configured.
 
   None of the uses of `:background` is needed, and nothing waits for them. The first two need a thread that runs only
   while a CPU is idle, which exists on Linux 6.4 and newer:
@@ -88,6 +93,16 @@ defmodule ExTorch.Config do
             "expected :background to be true, false or a list of #{inspect(@background_uses)}, got #{ExTorch.Error.quoted(uses)}"
     end
   end
+
+  @doc """
+  Returns whether LibTorch is to be loaded, where ExTorch was built with it.
+
+      iex> is_boolean(ExTorch.Config.torch?())
+      true
+  """
+  @spec torch?() :: boolean()
+  def torch?,
+    do: System.get_env("EXTORCH_TORCH") != "0" and Application.get_env(:extorch, :torch, true)
 
   @doc """
   Returns the number of native bytes that a process may allocate before it is garbage collected.

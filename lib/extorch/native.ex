@@ -75,7 +75,8 @@ defmodule ExTorch.Native do
 
   defp open_libtorch do
     threads = Application.get_env(:extorch, :num_threads, 0)
-    native_load(Path.join(priv_dir(), "extorch_torch.so"), torchx_library(), threads)
+    path = if ExTorch.Config.torch?(), do: Path.join(priv_dir(), "extorch_torch.so"), else: ""
+    native_load(path, torchx_library(), threads)
   end
 
   defp not_loaded_message(text) do
@@ -177,7 +178,7 @@ defmodule ExTorch.Native do
         result([String.t()])
 
   nif native_defer() :: :ok
-  nif info() :: {String.t(), pos_integer()}
+  nif info() :: {String.t() | nil, pos_integer()}
   nif manual_seed(seed :: non_neg_integer()) :: :ok
   nif dtype_supported(dtype :: atom()) :: boolean()
   nif device_types() :: [{atom(), non_neg_integer()}]
