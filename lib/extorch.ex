@@ -183,8 +183,8 @@ defmodule ExTorch do
 
   ## Options
 
-  All options of `ExTorch.Checkpoint.open/2` (`:mmap`, `:verify`, `:strict`, `:ordered`, `:device`, `:offset`,
-  `:limits`), and:
+  All options of `ExTorch.Checkpoint.open/2` (`:mmap`, `:readers`, `:drop_behind`, `:verify`, `:strict`,
+  `:ordered`, `:device`, `:offset`, `:limits`), and:
 
     * `:only` - which tensors to read: a name, `{:prefix, "encoder."}`, a regular expression, a function of the name, a
       function of the name and the `ExTorch.Checkpoint.Entry`, or a list of these. Other tensors are left out of dicts.

@@ -19,6 +19,10 @@ xt_checkpoint_handle *xt_checkpoint_handle_new(const xt_checkpoint_options *opti
   handle->reapable.run = xt_checkpoint_handle_free;
   handle->file.fd = -1;
   handle->total_bytes = options->total_bytes;
+  handle->readers = options->readers;
+  handle->cpus = options->cpus;
+  handle->drop = options->drop;
+  handle->files = options->limits.files;
   return handle;
 }
 
@@ -108,6 +112,10 @@ xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNi
                             /* an operator on a tensor must not change what the next call reads */
                             .copies = handle->checkpoint.unpacked,
                             .verify = verify,
+                            .readers = handle->readers,
+                            .cpus = handle->cpus,
+                            .files = handle->files,
+                            .drop = handle->drop,
                             .stop = caller_is_dead,
                             .context = env};
 }

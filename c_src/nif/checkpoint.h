@@ -12,8 +12,11 @@ typedef struct {
   xt_reapable reapable; /* must be first */
   xt_checkpoint checkpoint;
   xt_file file;
-  xt_region *memory;    /* the mapped file, or the binary */
-  bool open;            /* opening has finished */
+  xt_region *memory;      /* the mapped file, or the binary */
+  bool open;              /* opening has finished */
+  unsigned readers, cpus; /* see xt_record_reader */
+  xt_drop drop;
+  uint64_t files;
   bool mapped;          /* `memory` is a mapped file: touching it may read from disk */
   uint64_t total_bytes; /* the limit of the bytes of all tensors that one call may load */
   xt_need need;         /* the bytes that opening waits for, if a source is read by Elixir */
@@ -35,10 +38,12 @@ typedef struct {
   bool strict, mmap, verify;
   xt_limits limits;
   uint64_t offset, total_bytes;
+  unsigned readers, cpus;
+  xt_drop drop;
 } xt_checkpoint_options;
 
 /* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes,
- * files}. */
+ * files, readers, cpus, drop}. */
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 /* A NIF on the checkpoint argv[0]. The resource stays open while it runs. */

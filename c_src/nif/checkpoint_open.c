@@ -1,23 +1,28 @@
 /* Opens checkpoints from a path or a binary. Sources that Elixir reads are opened in source_reader.c. */
 #include "core/formats/feed.h"
 #include "core/formats/open.h"
+#include "core/memory/parallel.h"
 #include "nif/checkpoint.h"
 #include "nif/frozen_binary.h"
 #include "nif/table.h"
 
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out) {
   const ERL_NIF_TERM *items;
-  ErlNifUInt64 numbers[8];
+  ErlNifUInt64 numbers[11];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 11 || !xt_get_bool(env, items[0], &out->strict) ||
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 14 || !xt_get_bool(env, items[0], &out->strict) ||
       !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
     return false;
-  for (int i = 0; i < 8; i++)
+  for (int i = 0; i < 11; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
   out->offset = numbers[5];
   out->total_bytes = numbers[6];
   out->limits = (xt_limits){numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[7]};
-  return numbers[2] >= 1 && numbers[2] <= 10000;
+  out->readers = (unsigned)numbers[8];
+  out->cpus = (unsigned)numbers[9];
+  out->drop = (xt_drop)numbers[10];
+  return numbers[2] >= 1 && numbers[2] <= 10000 && numbers[8] <= XT_MAX_THREADS && numbers[9] <= INT32_MAX &&
+         numbers[10] <= XT_DROP_IF_LARGE;
 }
 
 /* Reads the bytes that opening needs until it is finished. */

@@ -38,6 +38,13 @@ defmodule ExTorch.Checkpoint do
     * `:mmap` - if `true`, maps the file into memory. Tensors then share the page cache without a copy, and changes to
       the file are visible in them. If the file is truncated, operators on these tensors return `:file_changed` errors.
       Defaults to `false`.
+    * `:readers` - how many threads read a large file, from 1 to 64, or `nil`. Threads are used for reads of a few
+      megabytes and more, and end with the call. With `nil` there is one for each scheduler that is online, but at most
+      8, and where there are more than two, one less, if the file is in the page cache; and 8 if it has to be read from
+      the disk. Defaults to `nil`.
+    * `:drop_behind` - if `true`, what was read is dropped from the page cache of the system, for files that are read
+      once: with `false`, a large file may push everything else out of the cache. With `nil`, a load of more than half of
+      the memory (or of the budget, see `ExTorch.Config`) is dropped. Not for `mmap: true`. Defaults to `nil`.
     * `:verify` - if `true`, checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
       Defaults to `false`.
     * `:strict` - if `true`, returns a `:forbidden` error for everything that torch's `weights_only` refuses. Otherwise

@@ -45,7 +45,7 @@ defmodule ExTorch.Streaming do
 
   ## Options
 
-  `loader/1`, `load/2`, `tensors/2` and `recv/2` take the options of `ExTorch.load/2`, except `:mmap` and `:offset`,
+  `loader/1`, `load/2`, `tensors/2` and `recv/2` take the options of `ExTorch.load/2`, except `:mmap`, `:readers`, `:drop_behind` and `:offset`,
   and:
 
     * `:on_tensor` - a function of the name and the tensor. It is called in the feeding process when a tensor is

@@ -14,7 +14,9 @@ struct libdeflate_decompressor;
 
 static long fail_at = -1, allocations;
 static bool fail_arenas;
-static inline bool next_fails(void) { return allocations++ == fail_at && (errno = ENOMEM); }
+static inline bool next_fails(void) {
+  return __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED) == fail_at && (errno = ENOMEM);
+}
 static inline bool next_arena_fails(void) { return fail_arenas && next_fails(); }
 
 void *__real_malloc(size_t size);

@@ -25,13 +25,19 @@ static bool no_unnamed_files;
 static const char *fault_call;
 
 static bool fault(const char *call) {
-  if (fault_calls++ != fault_at) return false;
+  if (__atomic_fetch_add(&fault_calls, 1, __ATOMIC_RELAXED) != fault_at) return false;
   fault_call = call;
   errno = fault_errno;
   return true;
 }
 
-static bool interrupted(void) { return interrupts > 0 && interrupts-- && (errno = EINTR); }
+static bool interrupted(void) {
+  int left = __atomic_load_n(&interrupts, __ATOMIC_RELAXED);
+  while (left > 0 &&
+         !__atomic_compare_exchange_n(&interrupts, &left, left - 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    ;
+  return left > 0 && (errno = EINTR);
+}
 static size_t shortened(size_t size) { return short_io && size > short_io ? short_io : size; }
 
 ssize_t __real_pread(int fd, void *to, size_t size, off_t at);

@@ -3,22 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checkpoint/batch_parts.h"
+#include "core/checkpoint/crc.h"
+#include "core/checkpoint/readers.h"
 #include "core/memory/memory.h"
 #include "core/os/cpu.h"
 
 enum {
-  SLAB = 2 << 20,          /* maximum size of a slab: small neighbors that are read and freed together */
-  PIECE = 4 << 20,         /* bytes of a large storage between two checks of the budget */
-  SOURCE_WHOLE = 32 << 20, /* a storage up to this size is one range that the caller reads, and used in place */
-  SOURCE_PIECE = 8 << 20,  /* size of the ranges of a larger storage, whose bytes are copied */
-  SOURCE_SLACK = 1 << 18,  /* a range may be larger by this, rather than leave a small rest */
-  DATA_ALIGNMENT = 64,     /* of data in zip files; bytes that are read from such an offset on can be used in place */
   AHEAD = 64 << 20,        /* memory that is prefaulted before it is read into */
   MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
   MIN_CPUS = 2             /* for the reader and the background thread */
 };
 
-static xt_record *record_of(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
+xt_record *xt_batch_record(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
 
 typedef struct {
   uint64_t at;
@@ -38,8 +35,9 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   l->storages = storages;
   l->regions = calloc(storages + 1, sizeof *l->regions);
   l->order = calloc(storages + 1, sizeof *l->order);
+  if (reader->verify) l->sums = calloc(storages + 1, sizeof *l->sums);
   placement *placements = calloc(storages + 1, sizeof *placements);
-  if (!l->regions || !l->order || !placements) {
+  if (!l->regions || !l->order || !placements || (reader->verify && !l->sums)) {
     free(placements);
     return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading the checkpoint");
   }
@@ -64,45 +62,43 @@ static bool is_aligned(const xt_batch_load *l, uint32_t storage, const uint8_t *
   return (uintptr_t)data % l->reader.checkpoint->storages.list[storage].alignment == 0;
 }
 
-/* Takes over the region. */
-static xt_status finish_storage(xt_batch_load *l, uint32_t storage, xt_region *region, xt_error *error) {
+xt_status xt_batch_finish_storage(xt_batch_load *l, const xt_record_reader *r, uint32_t storage, xt_region *region,
+                                  xt_error *error) {
   l->regions[storage] = region;
-  if (!xt_checkpoint_needs_swap(l->reader.checkpoint, storage)) return XT_STATUS_ok;
-  xt_dtype element = l->reader.checkpoint->storages.list[storage].element;
-  return xt_record_reader_swap(&l->reader, region->data, region->size, element, error);
+  if (!xt_checkpoint_needs_swap(r->checkpoint, storage)) return XT_STATUS_ok;
+  return xt_record_reader_swap(r, region->data, region->size, r->checkpoint->storages.list[storage].element, error);
 }
 
-static xt_status verify(const xt_batch_load *l, const xt_record *record, const uint8_t *data, xt_error *error) {
+static xt_status verify(const xt_record_reader *r, const xt_record *record, const uint8_t *data, xt_error *error) {
   uint32_t crc = 0;
-  if (!l->reader.verify) return XT_STATUS_ok;
-  xt_status status = xt_record_reader_crc(&l->reader, data, record->size, &crc, error);
+  if (!r->verify) return XT_STATUS_ok;
+  xt_status status = xt_record_reader_crc(r, data, record->size, &crc, error);
   return status == XT_STATUS_ok ? xt_record_verify(record, crc, error) : status;
 }
 
 /* ---- Slabs ---- */
 
-/* Returns the number of adjacent records from `first` on that fit into one slab. */
-static size_t slab_length(const xt_batch_load *l, size_t first) {
+size_t xt_batch_slab_length(const xt_batch_load *l, size_t first) {
   size_t n = 0;
-  uint64_t start = record_of(l, first)->header;
+  uint64_t start = xt_batch_record(l, first)->header;
   for (size_t i = first; i < l->count; i++, n++) {
-    xt_record *record = record_of(l, i);
-    if (record->method != XT_RECORD_STORED || record->end - start > SLAB ||
-        (n && record_of(l, i - 1)->end != record->header))
+    xt_record *record = xt_batch_record(l, i);
+    if (record->method != XT_RECORD_STORED || record->end - start > XT_BATCH_SLAB ||
+        (n && xt_batch_record(l, i - 1)->end != record->header))
       break;
   }
   return n;
 }
 
-static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region *slab, uint64_t slab_at,
-                                  xt_error *error) {
-  xt_record *record = l->reader.checkpoint->records[storage];
+static xt_status finish_from_slab(xt_batch_load *l, const xt_record_reader *r, uint32_t storage, xt_region *slab,
+                                  uint64_t slab_at, xt_error *error) {
+  xt_record *record = r->checkpoint->records[storage];
   uint64_t data;
   const uint8_t *header = slab->data + (record->header - slab_at);
-  xt_status status = xt_checkpoint_locate(l->reader.checkpoint, record, header, &data, error);
+  xt_status status = xt_checkpoint_locate(r->checkpoint, record, header, &data, error);
   if (status != XT_STATUS_ok) return status;
   uint8_t *bytes = slab->data + (data - slab_at);
-  status = verify(l, record, bytes, error);
+  status = verify(r, record, bytes, error);
   if (status != XT_STATUS_ok) return status;
   xt_region *region;
   if (is_aligned(l, storage, bytes)) {
@@ -113,47 +109,43 @@ static xt_status finish_from_slab(xt_batch_load *l, uint32_t storage, xt_region 
     if (region) memcpy(region->data, bytes, record->size);
   }
   if (!region) return xt_region_refused(error);
-  return finish_storage(l, storage, region, error);
+  return xt_batch_finish_storage(l, r, storage, region, error);
 }
 
-static xt_status read_slab(xt_batch_load *l, size_t first, size_t n, xt_error *error) {
-  uint64_t start = record_of(l, first)->header, bytes = 0;
-  size_t size = record_of(l, first + n - 1)->end - start;
+static xt_status read_slab(xt_batch_load *l, const xt_record_reader *r, size_t first, size_t n, xt_error *error) {
+  uint64_t start = xt_batch_record(l, first)->header;
+  size_t size = xt_batch_record(l, first + n - 1)->end - start;
   xt_region *slab = xt_region_new(size, start);
   if (!slab) return xt_region_refused(error);
-  xt_status status = xt_record_reader_fetch(&l->reader, start, slab->data, size, error);
-  for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++) {
-    status = finish_from_slab(l, l->order[i], slab, start, error);
-    bytes += record_of(l, i)->size;
-  }
+  xt_status status = xt_record_reader_fetch(r, start, slab->data, size, error);
+  for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++)
+    status = finish_from_slab(l, r, l->order[i], slab, start, error);
   xt_region_drop(slab);
-  l->done += bytes;
   return status;
 }
 
 /* ---- Large storages ---- */
 
-/* Returns true if the record is not compressed and too large for a slab. */
-static bool is_large(xt_record *record) {
-  return record->method == XT_RECORD_STORED && record->end - record->header > SLAB;
+bool xt_batch_is_large(const xt_record *record) {
+  return record->method == XT_RECORD_STORED && record->end - record->header > XT_BATCH_SLAB;
 }
 
-static xt_status allocate(xt_batch_load *l, uint32_t storage, xt_error *error) {
-  xt_record *record = l->reader.checkpoint->records[storage];
+xt_status xt_batch_allocate(xt_batch_load *l, const xt_record_reader *r, uint32_t storage, xt_error *error) {
+  xt_record *record = r->checkpoint->records[storage];
   uint64_t data;
-  xt_status status = xt_record_reader_data_offset(&l->reader, record, &data, error);
+  xt_status status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
   l->regions[storage] = xt_region_new(record->size, data % 16 ? 0 : data);
   return l->regions[storage] ? XT_STATUS_ok : xt_region_refused(error);
 }
 
 /* Allocates memory for the next large storages and submits it for prefaulting. */
-static xt_status allocate_ahead(xt_batch_load *l, xt_error *error) {
+static xt_status allocate_ahead(xt_batch_load *l, const xt_record_reader *r, xt_error *error) {
   if (l->prepared < l->next) l->prepared = l->next;
   for (; l->prefaults && l->prepared < l->count && l->ahead < AHEAD; l->prepared++) {
-    if (!is_large(record_of(l, l->prepared))) continue;
+    if (!xt_batch_is_large(xt_batch_record(l, l->prepared))) continue;
     uint32_t storage = l->order[l->prepared];
-    xt_status status = allocate(l, storage, error);
+    xt_status status = xt_batch_allocate(l, r, storage, error);
     if (status != XT_STATUS_ok) return status;
     xt_prefault(l->regions[storage], 0, l->regions[storage]->size);
     l->ahead += l->regions[storage]->size;
@@ -161,55 +153,54 @@ static xt_status allocate_ahead(xt_batch_load *l, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-static xt_status begin_large(xt_batch_load *l, uint32_t storage, xt_error *error) {
+static xt_status begin_large(xt_batch_load *l, const xt_record_reader *r, size_t i, xt_error *error) {
+  uint32_t storage = l->order[i];
   xt_status status = XT_STATUS_ok;
   if (l->regions[storage]) l->ahead -= l->regions[storage]->size;
-  else status = allocate(l, storage, error);
+  else status = xt_batch_allocate(l, r, storage, error);
+  if (status != XT_STATUS_ok) return status;
   l->region = l->regions[storage];
   l->at = 0;
-  l->crc = 0;
-  return status == XT_STATUS_ok ? allocate_ahead(l, error) : status;
+  if (l->sums) atomic_init(&l->sums[i].left, xt_batch_record(l, i)->size);
+  return allocate_ahead(l, r, error);
 }
 
-/* Completes a piece of the current large storage, whose bytes are in the region, and the storage after its last piece.
- */
-static xt_status finish_piece(xt_batch_load *l, const xt_record *record, size_t size, xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  if (l->reader.verify) status = xt_record_reader_crc(&l->reader, l->region->data + l->at, size, &l->crc, error);
-  l->at += size;
-  l->done += size;
-  if (status != XT_STATUS_ok || l->at < record->size) return status;
-  if (l->reader.verify) status = xt_record_verify(record, l->crc, error);
-  if (status != XT_STATUS_ok) return status;
-  if (l->prefaults) xt_prefault_cancel(l->region);
-  xt_region *region = l->region;
-  l->region = NULL;
-  return finish_storage(l, l->order[l->next - 1], region, error);
+/* Adds the CRC of a piece to that of its storage, and checks it after the last piece. */
+static xt_status add_sum(xt_batch_load *l, const xt_read_job *job, uint32_t crc, xt_error *error) {
+  const xt_record *record = xt_batch_record(l, job->item);
+  xt_batch_sum *sum = &l->sums[job->item];
+  atomic_fetch_xor(&sum->crc, xt_crc_shift(crc, record->size - job->at - job->size));
+  if (atomic_fetch_sub(&sum->left, job->size) != job->size) return XT_STATUS_ok;
+  return xt_record_verify(record, atomic_load(&sum->crc), error);
 }
 
-/* Reads the next piece of the current large storage, which is the one before `next`. */
-static xt_status read_piece(xt_batch_load *l, xt_error *error) {
-  xt_record *record = record_of(l, l->next - 1);
+/* Reads a piece of a large storage. It has whole elements. */
+static xt_status read_piece(xt_batch_load *l, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
+  uint32_t storage = l->order[job->item], crc = 0;
+  xt_record *record = xt_batch_record(l, job->item);
+  xt_region *region = l->regions[storage];
+  uint8_t *to = region->data + job->at;
   uint64_t data;
-  xt_status status = xt_record_reader_data_offset(&l->reader, record, &data, error);
+  xt_status status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
-  size_t size = record->size - l->at < PIECE ? record->size - l->at : PIECE;
-  status = xt_record_reader_fetch(&l->reader, data + l->at, l->region->data + l->at, size, error);
-  return status == XT_STATUS_ok ? finish_piece(l, record, size, error) : status;
-}
-
-static xt_status read_deflated(xt_batch_load *l, uint32_t storage, xt_error *error) {
-  xt_record *record = l->reader.checkpoint->records[storage];
-  xt_region *region;
-  xt_status status = xt_record_reader_whole(&l->reader, record, &region, error);
-  if (status == XT_STATUS_ok) status = finish_storage(l, storage, region, error);
-  l->done += record->size;
+  if (data >= XT_INLINE) status = xt_record_reader_fetch(r, data + job->at, to, job->size, error);
+  else status = xt_readers_read(r, data + job->at, to, job->size, r->verify ? &crc : NULL, error);
+  if (status == XT_STATUS_ok && r->verify && data < XT_INLINE) status = add_sum(l, job, crc, error);
+  if (status == XT_STATUS_ok && xt_checkpoint_needs_swap(r->checkpoint, storage))
+    status = xt_record_reader_swap(r, to, job->size, r->checkpoint->storages.list[storage].element, error);
+  if (l->prefaults && job->at + job->size == record->size) xt_prefault_cancel(region);
   return status;
 }
 
-/* Reads a storage of a file that is in memory. Shares that memory if its bytes can be used as they are. */
-static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *error) {
-  const xt_record_reader *reader = &l->reader;
+/* ---- Other storages ---- */
+
+static xt_status read_deflated(xt_batch_load *l, const xt_record_reader *r, uint32_t storage, xt_error *error) {
+  xt_region *region;
+  xt_status status = xt_record_reader_whole(r, r->checkpoint->records[storage], &region, error);
+  return status == XT_STATUS_ok ? xt_batch_finish_storage(l, r, storage, region, error) : status;
+}
+
+xt_status xt_batch_read_memory(xt_batch_load *l, const xt_record_reader *reader, uint32_t storage, xt_error *error) {
   xt_record *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
@@ -223,7 +214,7 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
   bool can_share = !is_inline && !reader->copies && record->method == XT_RECORD_STORED &&
                    !xt_checkpoint_needs_swap(reader->checkpoint, storage) &&
                    is_aligned(l, storage, memory->data + from);
-  if (can_share) status = verify(l, record, memory->data + from, error);
+  if (can_share) status = verify(reader, record, memory->data + from, error);
   if (status != XT_STATUS_ok) return status;
   if (can_share) {
     region = xt_region_foreign(memory->data + from, record->size, memory, drop_owner);
@@ -233,177 +224,59 @@ static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *
     status = xt_record_reader_whole(reader, record, &region, error);
     if (status != XT_STATUS_ok) return status;
   }
-  l->done += record->size;
-  return finish_storage(l, storage, region, error);
+  return xt_batch_finish_storage(l, reader, storage, region, error);
 }
 
 /* ---- Steps ---- */
 
-static xt_status read_next(xt_batch_load *l, xt_error *error) {
-  if (l->region) return read_piece(l, error);
-  size_t first = l->next;
-  uint32_t storage = l->order[first];
-  size_t n = l->reader.memory ? 0 : slab_length(l, first);
-  l->next += n ? n : 1;
-  if (l->reader.memory) return read_from_memory(l, storage, error);
-  if (n) return read_slab(l, first, n, error);
-  return is_large(record_of(l, first)) ? begin_large(l, storage, error) : read_deflated(l, storage, error);
+/* A job is a piece of a large storage, or `count` storages from `item` on that are read together. */
+static bool take(void *context, const xt_record_reader *r, xt_read_job *job, xt_status *status, xt_error *error) {
+  xt_batch_load *l = context;
+  if (l->done >= l->step_end || (!l->region && l->next == l->count)) return false;
+  *job = (xt_read_job){.item = l->region ? l->next - 1 : l->next};
+  if (!l->region) {
+    size_t slab = l->reader.memory ? 1 : xt_batch_slab_length(l, l->next);
+    bool is_large = !l->reader.memory && xt_batch_is_large(xt_batch_record(l, l->next));
+    job->count = is_large ? 0 : slab ? slab : 1;
+    l->next += is_large ? 1 : job->count;
+    for (size_t i = job->item; i < job->item + job->count; i++) l->done += xt_batch_record(l, i)->size;
+    if (is_large) *status = begin_large(l, r, job->item, error);
+    if (!is_large || *status != XT_STATUS_ok) return *status == XT_STATUS_ok;
+  }
+  uint64_t left = xt_batch_record(l, job->item)->size - l->at;
+  job->at = l->at;
+  job->size = xt_readers_piece(l->region->data + l->at, left);
+  l->at += job->size;
+  l->done += job->size;
+  if (job->size == left) l->region = NULL;
+  return true;
+}
+
+static xt_status run(void *context, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
+  xt_batch_load *l = context;
+  const xt_record *record = xt_batch_record(l, job->item);
+  if (r->memory) return xt_batch_read_memory(l, r, l->order[job->item], error);
+  if (!job->count) return read_piece(l, r, job, error);
+  if (record->method != XT_RECORD_STORED) return read_deflated(l, r, l->order[job->item], error);
+  return read_slab(l, r, job->item, job->count, error);
+}
+
+/* Chooses the number of readers, before the first step. */
+static void choose_readers(xt_batch_load *l) {
+  uint64_t from = l->count ? xt_batch_record(l, 0)->header : 0;
+  uint64_t to = l->count ? xt_batch_record(l, l->count - 1)->end : 0;
+  xt_readers_plan(&l->reader, from, to, l->total, &l->readers);
+  if (l->readers > 1) l->prefaults = false; /* each reader touches the pages that it fills */
 }
 
 xt_status xt_batch_load_step(xt_batch_load *l, uint64_t budget, bool *finished, xt_error *error) {
-  uint64_t stop_at = l->done + budget;
-  xt_status status = XT_STATUS_ok;
   *finished = false;
   if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load has already failed; start a new one");
-  while (status == XT_STATUS_ok && l->done < stop_at && (l->region || l->next < l->count)) status = read_next(l, error);
+  if (!l->readers) choose_readers(l);
+  l->step_end = l->done + budget;
+  xt_status status = xt_readers_run(&l->reader, l->readers, &(xt_read_work){take, run, l}, error);
   l->failed = status != XT_STATUS_ok;
   *finished = !l->failed && l->next == l->count && !l->region;
-  return status;
-}
-
-/* ---- Files that the caller reads ---- */
-
-/* Returns the range of a record alone: its data, and the header before it if that has not been read. */
-static xt_need record_need(const xt_batch_load *l, const xt_record *record) {
-  xt_need range = xt_checkpoint_record_range(l->reader.checkpoint, record);
-  size_t before = atomic_load(&record->data_offset) ? 0 : range.offset % DATA_ALIGNMENT;
-  return (xt_need){range.offset - before, range.size + before, NULL};
-}
-
-static xt_status make_empty(xt_batch_load *l, uint32_t storage, xt_error *error) {
-  xt_region *region = xt_region_new(1, 0);
-  if (!region) return xt_region_refused(error);
-  region->size = 0;
-  return finish_storage(l, storage, region, error);
-}
-
-/* Returns the range of the storages from `first` on that are read together, and sets *next to the storage after them.
- */
-static xt_need range_from(const xt_batch_load *l, size_t first, size_t *next) {
-  size_t n = slab_length(l, first);
-  const xt_record *record = record_of(l, first);
-  *next = first + (n ? n : 1);
-  return n > 1 ? (xt_need){record->header, record_of(l, *next - 1)->end - record->header, NULL}
-               : record_need(l, record);
-}
-
-/* Storages that are not compressed are read in pieces if they are larger than SOURCE_WHOLE. The pieces are contiguous:
- * the first begins at the header of the record if the offset of its data is not known yet. */
-static xt_need piece_of(const xt_batch_load *l, size_t i, xt_need range) {
-  const xt_record *record = record_of(l, i);
-  bool whole = record->method != XT_RECORD_STORED || record->size <= SOURCE_WHOLE;
-  if (!whole && range.size > SOURCE_PIECE + SOURCE_SLACK) range.size = SOURCE_PIECE;
-  return range;
-}
-
-static xt_need next_need(xt_batch_load *l) {
-  xt_need range = {0, 0, NULL};
-  size_t i = l->region ? l->next - 1 : l->next;
-  l->need_next = l->next;
-  if (i == l->count) return range;
-  if (l->region) {
-    range = record_need(l, record_of(l, i));
-    range.offset += l->at;
-    range.size -= l->at;
-  } else {
-    range = range_from(l, i, &l->need_next);
-  }
-  xt_need piece = piece_of(l, i, range);
-  l->partial = piece.size < range.size;
-  return piece;
-}
-
-/* Storages that are inside the pickle or empty need no bytes. */
-static bool needs_bytes(const xt_record *record) {
-  return record->header < XT_INLINE && (record->size || record->packed);
-}
-
-xt_status xt_batch_load_need(xt_batch_load *l, xt_need *need, xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  for (; !l->region && l->next < l->count && status == XT_STATUS_ok; l->next++) {
-    const xt_record *record = record_of(l, l->next);
-    if (needs_bytes(record)) break;
-    status = record->header >= XT_INLINE ? read_from_memory(l, l->order[l->next], error)
-                                         : make_empty(l, l->order[l->next], error);
-  }
-  l->failed = status != XT_STATUS_ok;
-  *need = l->need = l->failed ? (xt_need){0, 0, NULL} : next_need(l);
-  if (l->failed || need->size || l->next == l->count) return status;
-  l->failed = true;
-  return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record_of(l, l->next)->header,
-                     "a storage with data has no bytes in the file");
-}
-
-/* Lists the pieces of a range of storage `i`. Returns the new number of ranges. */
-static size_t list_pieces(const xt_batch_load *l, size_t i, xt_need range, xt_need *ranges, size_t count, size_t max) {
-  while (range.size && count < max) {
-    ranges[count] = piece_of(l, i, range);
-    range.offset += ranges[count].size;
-    range.size -= ranges[count++].size;
-  }
-  return count;
-}
-
-size_t xt_batch_load_ahead(const xt_batch_load *l, xt_need *ranges, size_t max) {
-  size_t current = l->region ? l->next - 1 : l->next, next = l->need_next, count = 0;
-  if (!l->need.size) return 0;
-  if (is_large(record_of(l, current))) {
-    xt_need rest = record_need(l, record_of(l, current));
-    uint64_t done = l->need.offset + l->need.size - rest.offset;
-    if (done < rest.size)
-      count = list_pieces(l, current, (xt_need){rest.offset + done, rest.size - done, NULL}, ranges, count, max);
-    next = current + 1;
-  }
-  while (next < l->count && count < max) {
-    size_t i = next++;
-    if (needs_bytes(record_of(l, i))) count = list_pieces(l, i, range_from(l, i, &next), ranges, count, max);
-  }
-  return count;
-}
-
-/* Copies what `bytes` has of the current large storage. */
-static xt_status fill_piece(xt_batch_load *l, const xt_region *bytes, xt_error *error) {
-  const xt_record *record = record_of(l, l->next - 1);
-  uint64_t from = atomic_load(&record->data_offset) + l->at - l->need.offset, size = record->size - l->at;
-  if (from >= bytes->size)
-    return xt_error_at(error, XT_STATUS_corrupt, (int64_t)record->header, "a storage has no data");
-  if (size > bytes->size - from) size = bytes->size - from;
-  memcpy(l->region->data + l->at, bytes->data + from, size);
-  return finish_piece(l, record, size, error);
-}
-
-/* Begins a large storage with its first piece. */
-static xt_status begin_pieces(xt_batch_load *l, const xt_region *bytes, xt_error *error) {
-  uint32_t storage = l->order[l->next++];
-  xt_status status = allocate(l, storage, error);
-  if (status != XT_STATUS_ok) return status;
-  l->region = l->regions[storage];
-  l->at = 0;
-  l->crc = 0;
-  if (l->prefaults) xt_prefault(l->region, 0, l->region->size);
-  return fill_piece(l, bytes, error);
-}
-
-static xt_status fill(xt_batch_load *l, const xt_region *bytes, xt_error *error) {
-  xt_status status = XT_STATUS_ok;
-  if (l->region) return fill_piece(l, bytes, error);
-  if (l->partial) return begin_pieces(l, bytes, error);
-  for (; l->next < l->need_next && status == XT_STATUS_ok; l->next++)
-    status = read_from_memory(l, l->order[l->next], error);
-  return status;
-}
-
-xt_status xt_batch_load_fill(xt_batch_load *l, xt_region *bytes, xt_error *error) {
-  if (l->failed) return xt_error_set(error, XT_STATUS_stale, "this load has already failed; start a new one");
-  if (bytes->size != l->need.size)
-    return xt_error_set(error, XT_STATUS_io, "the source returned %zu bytes, expected %zu", bytes->size, l->need.size);
-  l->reader.memory = bytes;
-  l->reader.memory_at = l->need.offset;
-  l->reader.copies = bytes->size <= SLAB;
-  xt_status status = fill(l, bytes, error);
-  l->reader.memory = NULL;
-  l->reader.memory_at = 0;
-  l->failed = status != XT_STATUS_ok;
   return status;
 }
 
@@ -414,5 +287,6 @@ void xt_batch_load_free(xt_batch_load *l) {
   }
   free(l->regions);
   free(l->order);
+  free(l->sums);
   memset(l, 0, sizeof *l);
 }

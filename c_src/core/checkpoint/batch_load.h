@@ -1,21 +1,30 @@
 /* Batch load: reads many storages, each once and in file order, and small neighbors together. The work is done in
  * steps, so that the caller can report progress and stop between them.
  *
- * The calling thread reads. If there is a second CPU, the memory of the next large storages is allocated ahead and
- * prefaulted by the background thread. */
+ * Several threads read (readers.h). If it is only one and there is a second CPU, the memory of the next large storages
+ * is allocated ahead and prefaulted by the background thread. */
 #ifndef XT_CHECKPOINT_BATCH_LOAD_H
 #define XT_CHECKPOINT_BATCH_LOAD_H
 
 #include "core/checkpoint/record_reader.h"
 #include "core/memory/prefault.h"
 
+/* The CRC of a large storage whose pieces are read in any order. */
+typedef struct {
+  atomic_uint_least64_t left; /* bytes that are not read yet */
+  atomic_uint_least32_t crc;
+} xt_batch_sum;
+
 typedef struct {
   xt_record_reader reader;
+  unsigned readers;     /* threads that read; 0 before the first step */
   xt_region **regions;  /* one per storage, complete when the load is finished */
   size_t storages;      /* their number; the checkpoint may be freed before the load */
   uint32_t *order;      /* the storages to read, in file order */
   size_t count;         /* their number */
+  xt_batch_sum *sums;   /* as `order`; NULL if nothing is verified */
   uint64_t total, done; /* bytes */
+  uint64_t step_end;    /* the step ends when `done` reaches this */
   size_t next;          /* index into `order` of the next storage to read */
   size_t prepared;      /* index into `order` of the first large storage whose memory may not be allocated yet */
   uint64_t ahead;       /* bytes that are allocated ahead and not read yet */
@@ -27,8 +36,8 @@ typedef struct {
 
   /* the large storage that is partly read between two steps, or a NULL region */
   xt_region *region;
-  uint64_t at; /* bytes read */
-  uint32_t crc;
+  uint64_t at;  /* bytes read */
+  uint32_t crc; /* of these; of a file that the caller reads */
 } xt_batch_load;
 
 /* `wanted` has one flag per storage. */

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "core/checkpoint/format.h"
+#include "core/checkpoint/readers.h"
 #include "core/memory/memory.h"
 
 enum {
-  CHUNK = 512 << 10,     /* bytes per read of a file; between two reads the reader can be stopped */
-  PIECE = 1 << 20,       /* the same for bytes in memory */
+  PIECE = 1 << 20,       /* bytes in memory between two checks whether to stop */
   CRC_PIECE = 256 << 10, /* fits into the CPU cache */
   RUN_COST = 16,         /* what a run of adjacent elements costs besides its bytes, in bytes */
   WINDOW = 256 << 10,    /* bytes read at once while gathering rows that are close together */
@@ -68,13 +68,7 @@ xt_status xt_record_reader_fetch(const xt_record_reader *r, uint64_t offset, voi
           "the file ends before the end of a record, probably an incomplete download; download it again");
     return copy(r, to, from, size, error);
   }
-  for (size_t at = 0; at < size; at += CHUNK) {
-    xt_status status = xt_record_reader_check_stop(r, error);
-    if (status == XT_STATUS_ok)
-      status = xt_file_read(r->file, offset + at, (char *)to + at, size - at < CHUNK ? size - at : CHUNK, error);
-    if (status != XT_STATUS_ok) return status;
-  }
-  return XT_STATUS_ok;
+  return xt_readers_fetch(r, offset, to, size, NULL, error);
 }
 
 xt_status xt_record_reader_crc(const xt_record_reader *r, const uint8_t *data, size_t size, uint32_t *crc,
@@ -109,6 +103,20 @@ static xt_status inflate_into(const xt_record_reader *r, xt_record *entry, uint6
   return status;
 }
 
+/* Reads the data of a record that is not compressed and checks its CRC. */
+static xt_status read_verified(const xt_record_reader *r, const xt_record *entry, uint64_t data, uint8_t *to,
+                               xt_error *error) {
+  uint32_t crc = 0;
+  xt_status status;
+  if (is_in_memory(r, data)) {
+    status = xt_record_reader_fetch(r, data, to, entry->size, error);
+    if (status == XT_STATUS_ok) status = xt_record_reader_crc(r, to, entry->size, &crc, error);
+  } else {
+    status = xt_readers_fetch(r, data, to, entry->size, &crc, error);
+  }
+  return status == XT_STATUS_ok ? xt_record_verify(entry, crc, error) : status;
+}
+
 xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt_region **out, xt_error *error) {
   uint64_t data;
   xt_status status = xt_record_check_method(entry, error);
@@ -118,12 +126,8 @@ xt_status xt_record_reader_whole(const xt_record_reader *r, xt_record *entry, xt
   xt_region *region = xt_region_new(entry->size ? entry->size : 1, data % 16 ? 0 : data);
   if (!region) return xt_region_refused(error);
   if (entry->method == XT_RECORD_DEFLATED) status = inflate_into(r, entry, data, region->data, error);
+  else if (r->verify) status = read_verified(r, entry, data, region->data, error);
   else status = xt_record_reader_fetch(r, data, region->data, entry->size, error);
-  if (status == XT_STATUS_ok && r->verify && entry->method == XT_RECORD_STORED) {
-    uint32_t crc = 0;
-    status = xt_record_reader_crc(r, region->data, entry->size, &crc, error);
-    if (status == XT_STATUS_ok) status = xt_record_verify(entry, crc, error);
-  }
   if (status != XT_STATUS_ok) xt_region_drop(region);
   else *out = region;
   return status;

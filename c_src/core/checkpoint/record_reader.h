@@ -19,6 +19,10 @@ typedef struct {
 /* The most ranges that one tensor or record needs: its storage and three parts, with a header each. */
 enum { XT_MAX_RANGES = 8 };
 
+/* What a read leaves in the system's page cache: everything, nothing, or nothing if it is larger than half of the
+ * memory, because it would push everything else out of the cache. */
+typedef enum { XT_DROP_NOTHING, XT_DROP_ALWAYS, XT_DROP_IF_LARGE } xt_drop;
+
 typedef struct {
   xt_checkpoint *checkpoint;
   const xt_file *file;
@@ -28,6 +32,12 @@ typedef struct {
   size_t piece_count;
   bool copies;                 /* tensors get copies of it instead */
   bool verify;                 /* check the CRC of every record that is read */
+  unsigned readers;            /* threads that read a file (readers.h); 0: as many as are useful */
+  unsigned cpus;               /* that readers of a cached file may use */
+  bool cold;                   /* the bytes have to be read from the disk; set by readers.c */
+  uint64_t files;              /* that are read together, such as shards; 0 is one */
+  xt_drop drop;                /* whether to drop what was read from the system's page cache */
+  bool drops;                  /* the same for this read; set by readers.c */
   bool (*stop)(void *context); /* called for about every MiB of work; true stops with an error; may be NULL */
   void *context;
 } xt_record_reader;

@@ -43,7 +43,7 @@ xt_refused xt_memory_refused(void);
 /* Returns the bytes that this thread has allocated since the last call. A NIF reports them to Elixir. */
 int64_t xt_memory_taken(void);
 
-/* Adds bytes that are not in the counters to what xt_memory_taken returns: memory of a device. */
+/* Adds bytes to what xt_memory_taken returns: memory of a device, or what another thread has allocated for this one. */
 void xt_memory_take(int64_t bytes);
 
 #endif

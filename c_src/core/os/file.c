@@ -75,6 +75,34 @@ bool xt_file_read_cached(const xt_file *file, uint64_t offset, void *to, size_t 
 #endif
 }
 
+bool xt_file_waits(const xt_file *file, uint64_t offset) {
+#ifdef RWF_NOWAIT
+  char byte;
+  struct iovec bytes = {&byte, 1};
+  return preadv2(file->fd, &bytes, 1, (off_t)offset, RWF_NOWAIT) < 0 && errno == EAGAIN;
+#else
+  (void)file, (void)offset;
+  return false;
+#endif
+}
+
+void xt_file_prefetch(const xt_file *file, uint64_t offset, uint64_t size) {
+#ifdef __APPLE__
+  struct radvisory range = {(off_t)offset, size < MAX_READ ? (int)size : MAX_READ};
+  fcntl(file->fd, F_RDADVISE, &range);
+#else
+  posix_fadvise(file->fd, (off_t)offset, (off_t)size, POSIX_FADV_WILLNEED);
+#endif
+}
+
+void xt_file_uncache(const xt_file *file, uint64_t offset, uint64_t size) {
+#ifdef __APPLE__
+  (void)file, (void)offset, (void)size;
+#else
+  posix_fadvise(file->fd, (off_t)offset, (off_t)size, POSIX_FADV_DONTNEED);
+#endif
+}
+
 void xt_file_close(xt_file *file) {
   if (file->fd >= 0) close(file->fd);
   file->fd = -1;

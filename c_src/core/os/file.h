@@ -21,6 +21,15 @@ xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t si
  * cannot tell. */
 bool xt_file_read_cached(const xt_file *file, uint64_t offset, void *to, size_t size);
 
+/* Returns true if a read of the byte at the offset would wait for the disk; false also if the system cannot tell. */
+bool xt_file_waits(const xt_file *file, uint64_t offset);
+
+/* Asks the system to read bytes that will be needed soon, all of them at once. */
+void xt_file_prefetch(const xt_file *file, uint64_t offset, uint64_t size);
+
+/* Asks the system to drop pages from its cache. Those at the ends of the range stay if it has only a part of them. */
+void xt_file_uncache(const xt_file *file, uint64_t offset, uint64_t size);
+
 /* Checks that the file has not changed since it was opened. */
 xt_status xt_file_check(const xt_file *file, xt_error *error);
 

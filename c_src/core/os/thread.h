@@ -10,6 +10,17 @@
 /* Starts a detached thread. Returns false if it could not be created. */
 bool xt_thread_start(void *(*run)(void *argument), void *argument);
 
+/* Starts a thread that must be joined. Returns false if it could not be created. */
+typedef pthread_t xt_thread;
+bool xt_thread_start_joinable(xt_thread *thread, void *(*run)(void *argument), void *argument);
+
+/* Waits until the thread has ended. */
+void xt_thread_join(xt_thread thread);
+
+/* Lowers the priority of the calling thread, on systems where threads have their own: other threads get most of the
+ * CPU when there are not enough CPUs for all. */
+void xt_thread_lower_priority(void);
+
 /* Sets the name of the calling thread, which debuggers and `top -H` show. At most 15 characters. */
 void xt_thread_set_name(const char *name);
 

@@ -7,7 +7,9 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
-  @step_bytes 64 * 1024 * 1024
+  # Bytes of a native call. At the end of each, readers wait for each other; only progress needs short ones.
+  @step_bytes 512 * 1024 * 1024
+  @progress_bytes 64 * 1024 * 1024
   @collect_bytes 1024 * 1024
 
   @type result(value) :: Handle.result(value)
@@ -163,10 +165,11 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp collect_piece(_bytes), do: true
 
   defp read_more(%{source: %_{}}, batch, bytes), do: fill(batch, bytes)
-  defp read_more(_ckpt, batch, nil), do: step(batch)
+  defp read_more(%{options: %{on_progress: nil}}, batch, nil), do: step(batch, @step_bytes)
+  defp read_more(_ckpt, batch, nil), do: step(batch, @progress_bytes)
 
   defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)
-  defp step(batch), do: Native.batch_load_step(batch, @step_bytes)
+  defp step(batch, bytes), do: Native.batch_load_step(batch, bytes)
 
   # The ranges that will be needed after the current one.
   defp ahead(batch), do: Error.unwrap!(Call.batch_load_ahead(batch))

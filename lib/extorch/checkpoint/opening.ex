@@ -177,7 +177,7 @@ defmodule ExTorch.Checkpoint.Opening do
 
   defp load_stream(stream, opts) do
     with {:ok, object, _rest} <-
-           ExTorch.Streaming.load(stream, Keyword.drop(opts, [:mmap, :offset])),
+           ExTorch.Streaming.load(stream, Keyword.drop(opts, Options.file_options())),
          do: {:ok, object}
   rescue
     error in Error -> {:error, error}

@@ -28,9 +28,12 @@ defmodule ExTorch.Checkpoint.Options do
     only: nil,
     on_progress: nil,
     offset: 0,
+    readers: nil,
+    drop_behind: nil,
     limits: []
   ]
-  @file_options [:mmap, :offset]
+  @file_options [:mmap, :offset, :readers, :drop_behind]
+  @max_readers 64
 
   @type t :: %{
           mmap: boolean(),
@@ -41,14 +44,16 @@ defmodule ExTorch.Checkpoint.Options do
           only: Filter.prepared() | nil,
           on_progress: Progress.callback() | nil,
           offset: non_neg_integer(),
+          readers: pos_integer() | nil,
+          drop_behind: boolean() | nil,
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes, files; nodes and memory: 0 if not given"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes, files, readers, cpus, drop_behind; nodes, memory and readers: 0 if not given; drop_behind: 0 false, 1 true, 2 if large"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
            non_neg_integer(), non_neg_integer(), non_neg_integer(), non_neg_integer(),
-           pos_integer()}
+           pos_integer(), 0..64, pos_integer(), 0..2}
 
   # The options with their defaults.
   @spec known_options() :: keyword()
@@ -58,6 +63,10 @@ defmodule ExTorch.Checkpoint.Options do
   @spec stream_options() :: keyword()
   def stream_options, do: Keyword.drop(@defaults, @file_options)
 
+  # The options that only files have.
+  @spec file_options() :: [atom()]
+  def file_options, do: @file_options
+
   @spec check!(keyword()) :: t()
   def check!(opts) do
     opts = Options.validate!(opts, @defaults)
@@ -66,6 +75,7 @@ defmodule ExTorch.Checkpoint.Options do
     unless bytes?(opts[:offset]),
       do: Options.invalid!(:offset, "a number of bytes", opts[:offset])
 
+    check_reading!(opts[:readers], opts[:drop_behind])
     Filter.check!(opts[:only], :only)
     Progress.check!(opts[:on_progress])
     device = device!(opts[:device])
@@ -74,6 +84,14 @@ defmodule ExTorch.Checkpoint.Options do
     opts
     |> Map.new()
     |> Map.merge(%{limits: limits, only: Filter.prepare(opts[:only]), device: device})
+  end
+
+  defp check_reading!(readers, drop_behind) do
+    unless readers == nil or readers in 1..@max_readers,
+      do: Options.invalid!(:readers, "nil or an integer from 1 to #{@max_readers}", readers)
+
+    unless drop_behind in [nil, true, false],
+      do: Options.invalid!(:drop_behind, "nil or a boolean", drop_behind)
   end
 
   defp check_limits!(limits) do
@@ -111,10 +129,17 @@ defmodule ExTorch.Checkpoint.Options do
 
   # Returns the options as the tuple that the NIFs take.
   @spec native(t()) :: native()
-  def native(%{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset}) do
+  def native(
+        %{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset} = options
+      ) do
     {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
-     limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes], limits[:files]}
+     limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes], limits[:files],
+     options[:readers] || 0, System.schedulers_online(), drop(options[:drop_behind])}
   end
+
+  defp drop(false), do: 0
+  defp drop(true), do: 1
+  defp drop(nil), do: 2
 
   # Returns the device for a tensor that was saved on `location`.
   @spec device_for(t(), String.t()) :: Device.device()

@@ -1,5 +1,5 @@
 /* Reads storages, views and ranges of a zip file on disk: large and small ones, compressed ones, views with gaps,
- * damaged data, and with every read and every allocation failing once. */
+ * damaged data, and with every read and every allocation failing once. By one thread and by several. */
 #include "core/memory/memory.h"
 #include "core/os/background.h"
 #include "core/os/mapping.h"
@@ -10,6 +10,8 @@
 enum { MIB = 1 << 20, LARGE = 9 * MIB, LARGE_COUNT = 4, PACKED = 100000, LONG_NAME = 300, RECORDS = LARGE_COUNT + 3 };
 
 static char path[4096];
+static unsigned readers; /* threads that read */
+static xt_drop drop;
 static uint8_t *large;
 static uint8_t packed[PACKED];
 static const char bytes_class[] = "torch\nByteStorage\n", float_class[] = "torch\nFloatStorage\n";
@@ -75,7 +77,8 @@ static xt_status open_file(opened *o, bool verify) {
   memset(o, 0, sizeof *o);
   xt_status status = xt_file_open(&o->file, path, &o->error);
   xt_checkpoint_begin(&o->checkpoint, o->file.size, 0, &sample_limits, false, verify);
-  o->reader = (xt_record_reader){.checkpoint = &o->checkpoint, .file = &o->file, .verify = verify};
+  o->reader = (xt_record_reader){
+      .checkpoint = &o->checkpoint, .file = &o->file, .verify = verify, .readers = readers, .drop = drop};
   while (status == XT_STATUS_ok && (status = xt_open_step(&o->checkpoint, &need, &o->error)) == XT_STATUS_ok &&
          need.size)
     status = xt_record_reader_fetch(&o->reader, need.offset, need.to, need.size, &o->error);
@@ -324,6 +327,51 @@ static void the_caller_can_stop_a_read(void) {
   settle();
 }
 
+/* The error of the first damaged storage, in file order, whichever thread finds its own first. */
+static void the_first_error_is_returned(void) {
+  opened o;
+  make_file(true);
+  for (int i = 0; i < 20; i++) {
+    CHECK(open_file(&o, true) == XT_STATUS_ok);
+    CHECK(load_all(&o, UINT64_MAX / 2) == XT_STATUS_corrupt && strstr(o.error.message, "data/0 is damaged"));
+    close_file(&o);
+  }
+  make_file(false);
+  settle();
+}
+
+static void a_file_that_is_truncated_while_it_is_read(void) {
+  opened o;
+  CHECK(open_file(&o, false) == XT_STATUS_ok);
+  CHECK(!truncate(path, (off_t)o.file.size / 2));
+  CHECK(load_all(&o, UINT64_MAX / 2) == XT_STATUS_file_changed && strstr(o.error.message, "has changed"));
+  CHECK(read_views(&o) == XT_STATUS_file_changed);
+  close_file(&o);
+  make_file(false);
+  settle();
+}
+
+/* Whether pages are in the cache changes only the time. */
+static void pages_that_are_not_cached_are_read(void) {
+  opened o;
+  for (drop = XT_DROP_NOTHING; drop <= XT_DROP_IF_LARGE; drop++)
+    for (int verify = 0; verify < 2; verify++) {
+      CHECK(open_file(&o, verify) == XT_STATUS_ok);
+      xt_file_uncache(&o.file, 0, o.file.size);
+      CHECK(load_all(&o, 16 * MIB) == XT_STATUS_ok && read_views(&o) == XT_STATUS_ok);
+      xt_file_prefetch(&o.file, 0, o.file.size);
+      close_file(&o);
+    }
+  drop = XT_DROP_NOTHING;
+  xt_memory_set_budget(60 * MIB); /* half of it is less than the load */
+  drop = XT_DROP_IF_LARGE;
+  CHECK(open_file(&o, false) == XT_STATUS_ok && load_all(&o, 16 * MIB) == XT_STATUS_ok);
+  close_file(&o);
+  drop = XT_DROP_NOTHING;
+  xt_memory_set_budget(INT64_MAX);
+  settle();
+}
+
 static void the_budget_limits_a_load(void) {
   opened o;
   CHECK(open_file(&o, false) == XT_STATUS_ok);
@@ -405,11 +453,14 @@ int main(int argc, char **argv) {
   CHECK(large);
   for (int i = 0; i < LARGE; i++) large[i] = (uint8_t)(i * 31 + i / 1000);
   for (int i = 0; i < PACKED; i++) packed[i] = (uint8_t)((unsigned)i * (unsigned)i / 77 + (unsigned)i / 3);
-  int status = RUN_TESTS("read", views_and_storages_are_read, mapped_files_are_shared, records_are_found_and_read,
-                         ranges_of_records, a_meta_tensor_has_no_data, damage_is_found, wrong_headers_are_found,
-                         bytes_that_are_missing_are_an_error, the_caller_can_stop_a_read, the_budget_limits_a_load,
-                         every_failing_read_is_an_error, short_and_interrupted_reads_are_continued,
-                         every_failing_allocation_is_an_error);
+  int status = 0;
+  for (readers = 0; readers <= 4; readers += 4)
+    status |= RUN_TESTS(readers ? "read by four threads" : "read", views_and_storages_are_read, mapped_files_are_shared,
+                        records_are_found_and_read, ranges_of_records, a_meta_tensor_has_no_data, damage_is_found,
+                        wrong_headers_are_found, bytes_that_are_missing_are_an_error, the_caller_can_stop_a_read,
+                        the_first_error_is_returned, a_file_that_is_truncated_while_it_is_read,
+                        pages_that_are_not_cached_are_read, the_budget_limits_a_load, every_failing_read_is_an_error,
+                        short_and_interrupted_reads_are_continued, every_failing_allocation_is_an_error);
   free(large);
   unlink(path);
   return status;

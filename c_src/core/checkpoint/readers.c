@@ -1,0 +1,190 @@
+#include "core/checkpoint/readers.h"
+
+#include <libdeflate.h>
+
+#include "core/checkpoint/crc.h"
+#include "core/memory/memory.h"
+#include "core/memory/parallel.h"
+#include "core/os/cpu.h"
+#include "core/os/thread.h"
+
+enum {
+  HUGE_PAGE = 2 << 20,
+  PER_READER = 8 << 20,      /* bytes of a cached file for which another reader pays */
+  PER_COLD_READER = 1 << 20, /* the same of a file on disk */
+  MAX_CACHED = 8,            /* readers of a cached file; more do not copy faster */
+  COLD = 8,                  /* readers of a file on disk */
+  PROBES = 16                /* places where a file is asked whether it is cached */
+};
+
+/* ---- The number of readers ---- */
+
+static bool is_cold(const xt_record_reader *r, uint64_t from, uint64_t to) {
+  for (uint64_t i = 0; i < PROBES; i++)
+    if (xt_file_waits(r->file, from + (to - from) / PROBES * i)) return true;
+  return false;
+}
+
+/* Readers of other loads count: together they leave a CPU to others, if there are more than two. */
+static unsigned cached_readers(unsigned cpus) {
+  unsigned most = cpus > 2 ? cpus - 1 : cpus, busy = xt_parallel_helpers();
+  if (most > MAX_CACHED) most = MAX_CACHED;
+  return most > busy ? most - busy : 1;
+}
+
+static unsigned count_readers(const xt_record_reader *r, uint64_t from, uint64_t to, uint64_t bytes, bool *cold) {
+  bool in_memory = r->memory || r->pieces;
+  *cold = false;
+  if (r->readers == 1 || bytes < 2 * PER_COLD_READER || (in_memory && !r->verify && !r->copies)) return 1;
+  if (!in_memory) *cold = is_cold(r, from, to);
+  uint64_t most = r->readers ? r->readers : *cold ? COLD : cached_readers(r->cpus);
+  uint64_t useful = bytes / (*cold ? PER_COLD_READER : PER_READER);
+  if (useful < most) most = useful;
+  return most ? (unsigned)most : 1;
+}
+
+void xt_readers_plan(xt_record_reader *r, uint64_t from, uint64_t to, uint64_t bytes, unsigned *count) {
+  uint64_t memory = xt_cpu_memory(), budget = (uint64_t)xt_memory_budget();
+  *count = count_readers(r, from, to, bytes, &r->cold);
+  r->drops = r->drop == XT_DROP_ALWAYS || (r->drop == XT_DROP_IF_LARGE &&
+                                           bytes > (memory < budget ? memory : budget) / 2 / (r->files ? r->files : 1));
+}
+
+/* ---- The readers ---- */
+
+/* Pieces are numbered from 1 on. */
+typedef struct {
+  const xt_record_reader *reader;
+  const xt_read_work *work;
+  xt_mutex lock;
+  uint64_t taken;               /* pieces that were taken */
+  atomic_uint_least64_t failed; /* the number of the first piece that failed, or UINT64_MAX */
+  xt_status status;
+  xt_error *error; /* of that piece */
+} readers;
+
+typedef struct {
+  readers *all;
+  bool is_helper;
+  uint64_t number; /* of its piece */
+} thread;
+
+/* Only the thread of the caller can ask whether the caller wants to stop. */
+static bool is_stopped(void *context) {
+  const thread *t = context;
+  const xt_record_reader *r = t->all->reader;
+  return atomic_load(&t->all->failed) < t->number || (!t->is_helper && r->stop && r->stop(r->context));
+}
+
+static void fail(const thread *t, xt_status status, const xt_error *error) {
+  readers *all = t->all;
+  xt_mutex_lock(&all->lock);
+  if (t->number < atomic_load(&all->failed)) {
+    /* if the caller stops, all do */
+    atomic_store(&all->failed, status == XT_STATUS_stopping ? 0 : t->number);
+    all->status = status;
+    *all->error = *error;
+  }
+  xt_mutex_unlock(&all->lock);
+}
+
+static bool take(thread *t, const xt_record_reader *reader, xt_read_job *job) {
+  readers *all = t->all;
+  xt_status status = XT_STATUS_ok;
+  xt_error error;
+  xt_mutex_lock(&all->lock);
+  t->number = all->taken + 1;
+  bool taken =
+      atomic_load(&all->failed) > t->number && all->work->take(all->work->context, reader, job, &status, &error);
+  if (taken) all->taken++;
+  xt_mutex_unlock(&all->lock);
+  if (status != XT_STATUS_ok) fail(t, status, &error);
+  return taken;
+}
+
+static void read_pieces(void *context, bool is_helper) {
+  readers *all = context;
+  thread t = {all, is_helper, 0};
+  xt_record_reader reader = *all->reader;
+  xt_read_job job;
+  xt_error error;
+  reader.readers = 1;
+  reader.stop = is_stopped;
+  reader.context = &t;
+  while (take(&t, &reader, &job)) {
+    xt_status status = all->work->run(all->work->context, &reader, &job, &error);
+    if (status != XT_STATUS_ok) fail(&t, status, &error);
+  }
+}
+
+xt_status xt_readers_run(const xt_record_reader *reader, unsigned count, const xt_read_work *work, xt_error *error) {
+  readers all = {.reader = reader, .work = work, .status = XT_STATUS_ok, .error = error};
+  atomic_init(&all.failed, UINT64_MAX);
+  xt_mutex_init(&all.lock);
+  xt_parallel_run(count, read_pieces, &all);
+  xt_mutex_destroy(&all.lock);
+  return all.status;
+}
+
+/* ---- Pieces ---- */
+
+size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
+  uint64_t size = XT_READ_PIECE - (uintptr_t)to % HUGE_PAGE;
+  return left < size ? left : size;
+}
+
+xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
+                          xt_error *error) {
+  if (r->cold) xt_file_prefetch(r->file, offset, size);
+  for (size_t at = 0; at < size; at += XT_READ_CHUNK) {
+    size_t chunk = size - at < XT_READ_CHUNK ? size - at : XT_READ_CHUNK;
+    xt_status status = xt_record_reader_check_stop(r, error);
+    if (status == XT_STATUS_ok) status = xt_file_read(r->file, offset + at, to + at, chunk, error);
+    if (status != XT_STATUS_ok) return status;
+    if (crc) *crc = libdeflate_crc32(*crc, to + at, chunk);
+  }
+  if (r->drops) xt_file_uncache(r->file, offset, size);
+  return XT_STATUS_ok;
+}
+
+/* ---- One range ---- */
+
+typedef struct {
+  uint64_t offset;
+  uint8_t *to;
+  uint64_t size, next; /* next: bytes that were taken */
+  bool sums;
+  atomic_uint_least32_t crc;
+} range;
+
+static bool take_piece(void *context, const xt_record_reader *r, xt_read_job *job, xt_status *status, xt_error *error) {
+  range *all = context;
+  (void)r, (void)status, (void)error;
+  if (all->next == all->size) return false;
+  job->at = all->next;
+  job->size = xt_readers_piece(all->to + all->next, all->size - all->next);
+  all->next += job->size;
+  return true;
+}
+
+static xt_status read_piece(void *context, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
+  range *all = context;
+  uint32_t crc = 0;
+  xt_status status =
+      xt_readers_read(r, all->offset + job->at, all->to + job->at, job->size, all->sums ? &crc : NULL, error);
+  if (all->sums) atomic_fetch_xor(&all->crc, xt_crc_shift(crc, all->size - job->at - job->size));
+  return status;
+}
+
+xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
+                           xt_error *error) {
+  xt_record_reader r = *reader;
+  range all = {.offset = offset, .to = to, .size = size, .sums = crc != NULL};
+  unsigned count;
+  xt_readers_plan(&r, offset, offset + size, size, &count);
+  if (crc) *crc = 0;
+  if (size <= XT_READ_PIECE || count == 1) return xt_readers_read(&r, offset, to, size, crc, error);
+  xt_status status = xt_readers_run(&r, count, &(xt_read_work){take_piece, read_piece, &all}, error);
+  if (crc) *crc = atomic_load(&all.crc);
+  return status;
+}
