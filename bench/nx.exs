@@ -1,7 +1,7 @@
 # How long does it take to get a checkpoint into Nx, and how much memory does it need?
 #
 # Compared with the package safetensors, and with the readers of Bumblebee, each in a fresh OS process, in turns. Runs
-# what is compiled (EXTORCH_NX_PATH): Nx, safetensors, Torchx, Bumblebee.
+# what is compiled (EXTORCH_NX_PATH): Nx, safetensors, Torchx, Bumblebee. Arguments choose parts: eager, load_model, loads.
 Code.require_file("support/data.exs", __DIR__)
 Code.require_file("support/measure.exs", __DIR__)
 
@@ -63,9 +63,15 @@ defmodule Bench.Nx do
   end
 
   defp measure(dir) do
+    parts = if System.argv() == [], do: ~w(eager load_model loads), else: System.argv()
     paths = write(dir)
-    eager(paths)
-    if Code.ensure_loaded?(Bumblebee) and Code.ensure_loaded?(Torchx), do: load_model(paths)
+    if "eager" in parts, do: eager(paths)
+
+    if Code.ensure_loaded?(Bumblebee) and Code.ensure_loaded?(Torchx) do
+      if "load_model" in parts, do: load_model(paths)
+      if "loads" in parts, do: ten_loads(paths)
+    end
+
     File.rm_rf!(dir)
   end
 
@@ -168,20 +174,29 @@ defmodule Bench.Nx do
         {"ExTorch.Nx.read!", link <> @load <> @reader <> "measured.(fn -> load.(opts) end)"}
       ])
     end
+  end
 
-    {path, repository} = paths.bin
+  defp ten_loads(paths) do
+    IO.puts("MiB after each of ten loads in a row, Torchx.Backend")
 
-    script = """
-    #{@link <> @load <> @reader}
-    for _ <- 1..10 do
-      load.(opts)
-      ExTorch.Memory.collect()
-      IO.puts(div(memory_kib.("RssAnon") - before, 1024))
+    for {kind, link} <- [safetensors: "", bin: @link],
+        {label, opts} <- [
+          {"its reader", "opts = #{its_reader(kind)}\n"},
+          {"ExTorch.Nx.read!", link <> @reader}
+        ] do
+      script = """
+      #{@load <> opts}
+      for _ <- 1..10 do
+        load.(opts)
+        ExTorch.Memory.collect()
+        IO.puts(div(memory_kib.("RssAnon") - before, 1024))
+      end
+      """
+
+      {path, repository} = paths[kind]
+      loads = Measure.elixir(Measure.memory_code() <> @setup <> script, [path, repository])
+      IO.puts("  .#{kind}, #{label}: #{Enum.join(loads, ", ")}")
     end
-    """
-
-    loads = Measure.elixir(Measure.memory_code() <> @setup <> script, [path, repository])
-    IO.puts("MiB after each of ten loads in a row: #{Enum.join(loads, ", ")}")
   end
 
   defp its_reader(:safetensors), do: "[]"
