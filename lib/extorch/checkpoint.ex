@@ -47,9 +47,9 @@ defmodule ExTorch.Checkpoint do
       the memory (or of the budget, see `ExTorch.Config`) is dropped. Not for `mmap: true`. Defaults to `nil`.
     * `:verify` - if `true`, checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
       Defaults to `false`.
-    * `:strict` - if `true`, returns a `:forbidden` error for everything that torch's `weights_only` refuses. Otherwise
-      unknown classes become inert structs (`ExTorch.Python`). Nothing that a file refers to is ever imported or called,
-      whatever this option is. Defaults to `false`.
+    * `:strict` - if `true`, returns a `:forbidden` error for everything that the `weights_only` of the newest torch
+      (2.15) refuses. Otherwise unknown classes become inert structs (`ExTorch.Python`). Nothing that a file refers to is
+      ever imported or called, whatever this option is. Defaults to `false`.
     * `:ordered` - if `true`, returns dicts as `%ExTorch.Python.Dict{}`, which keeps their order. Defaults to `false`.
     * `:device` - the device of the tensors, or a map or function from the device a tensor was saved on (`"cuda:0"`) to
       the device to use. Defaults to `:cpu`.

@@ -14,7 +14,10 @@ defmodule ExTorch.Test.Fixtures do
     candidates |> Enum.find(&File.exists?/1) |> File.read!() |> JSON.decode!()
   end
 
-  @doc "Whether torch loads each fixture with weights_only=True, by the path below test/fixtures."
+  @doc """
+  What weights_only=True accepts: `"files"`, whether torch loads each fixture, by the path below test/fixtures; `"globals"`;
+  and the version of the `"torch"` that says so, the newest when weights_only.py was run.
+  """
   def weights_only, do: "test/fixtures/weights_only.json" |> File.read!() |> JSON.decode!()
 
   @doc "The file as each kind of source: a path, a binary, and a struct."

@@ -17,7 +17,7 @@ void xt_rebuild_free(xt_rebuild *rebuild) { xt_table_free(&rebuild->labels); }
 
 /* ---- Names ---- */
 
-static bool in_list(const char *text, size_t size, const char *const *list) {
+bool xt_rebuild_in_list(const char *text, size_t size, const char *const *list) {
   for (; *list; list++)
     if (xt_text_equals(text, size, *list)) return true;
   return false;
@@ -27,60 +27,10 @@ xt_dtype xt_rebuild_storage_dtype(const xt_node *class) {
   static const char *const modules[] = {"torch",        "torch.cuda",        "torch.storage",
                                         "torch.sparse", "torch.cuda.sparse", NULL};
   static const char *const untyped[] = {"UntypedStorage", "_UntypedStorage", NULL};
-  if (class->kind != XT_NODE_GLOBAL || !in_list(class->global.module, class->global.module_size, modules))
+  if (class->kind != XT_NODE_GLOBAL || !xt_rebuild_in_list(class->global.module, class->global.module_size, modules))
     return XT_DTYPE_COUNT;
-  if (in_list(class->global.name, class->global.name_size, untyped)) return XT_uint8;
+  if (xt_rebuild_in_list(class->global.name, class->global.name_size, untyped)) return XT_uint8;
   return xt_dtype_from_storage(class->global.name, class->global.name_size);
-}
-
-/* The globals that torch's weights_only unpickler allows. */
-static bool weights_only_allows(const xt_node *g) {
-  static const char *const torch_names[] = {"Size",
-                                            "Tensor",
-                                            "device",
-                                            "per_tensor_affine",
-                                            "per_channel_affine",
-                                            "per_tensor_symmetric",
-                                            "per_channel_symmetric",
-                                            "per_channel_affine_float_qparams",
-                                            "TypedStorage",
-                                            "UntypedStorage",
-                                            NULL};
-  static const char *const rebuilds[] = {"_rebuild_parameter",
-                                         "_rebuild_parameter_with_state",
-                                         "_rebuild_qtensor",
-                                         "_rebuild_tensor",
-                                         "_rebuild_tensor_v2",
-                                         "_rebuild_tensor_v3",
-                                         "_rebuild_sparse_tensor",
-                                         "_rebuild_meta_tensor_no_storage",
-                                         "_rebuild_wrapper_subclass",
-                                         "_rebuild_device_tensor_from_numpy",
-                                         "_rebuild_device_tensor_from_cpu_tensor",
-                                         "_rebuild_xla_tensor",
-                                         "_rebuild_nested_tensor",
-                                         NULL};
-  static const char *const builtins[] = {"bytearray", "set", "complex", NULL};
-  static const char *const collections[] = {"OrderedDict", "Counter", NULL};
-  static const char *const tensor_modules[] = {"torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse", NULL};
-  const char *name = g->global.name, *module = g->global.module;
-  size_t name_size = g->global.name_size, module_size = g->global.module_size;
-  if (xt_text_equals(module, module_size, "collections")) return in_list(name, name_size, collections);
-  if (xt_text_equals(module, module_size, "builtins") || xt_text_equals(module, module_size, "__builtin__"))
-    return in_list(name, name_size, builtins);
-  if (xt_text_equals(module, module_size, "_codecs")) return xt_text_equals(name, name_size, "encode");
-  if (xt_text_equals(module, module_size, "torch.nn.parameter")) return xt_text_equals(name, name_size, "Parameter");
-  if (xt_text_equals(module, module_size, "torch.serialization")) return xt_text_equals(name, name_size, "_get_layout");
-  if (xt_text_equals(module, module_size, "torch._utils")) return in_list(name, name_size, rebuilds);
-  if (xt_text_equals(module, module_size, "torch._tensor") || xt_text_equals(module, module_size, "torch.tensor"))
-    return xt_text_equals(name, name_size, "_rebuild_from_type_v2");
-  if (xt_text_equals(module, module_size, "torch.storage"))
-    return xt_text_equals(name, name_size, "TypedStorage") || xt_text_equals(name, name_size, "UntypedStorage");
-  if (xt_text_equals(module, module_size, "torch") && in_list(name, name_size, torch_names)) return true;
-  if (xt_rebuild_storage_dtype(g) != XT_DTYPE_COUNT) return true;
-  /* torch.FloatTensor and the like: a capital letter first, Tensor last */
-  return in_list(module, module_size, tensor_modules) && name_size > 6 && !memcmp(name + name_size - 6, "Tensor", 6) &&
-         *name >= 'A' && *name <= 'Z';
 }
 
 xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
@@ -96,7 +46,7 @@ xt_status xt_rebuild_global(xt_rebuild *r, xt_node *g) {
       return XT_STATUS_ok;
     }
   }
-  if (r->strict && !weights_only_allows(g))
+  if (r->strict && !xt_rebuild_weights_only(g))
     return xt_error_at(r->error, XT_STATUS_forbidden, r->at,
                        "strict: the file uses %s.%s, which torch's weights_only unpickler refuses; load it without "
                        "strict: true to get an inert object instead",

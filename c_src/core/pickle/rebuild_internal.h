@@ -68,6 +68,12 @@ bool xt_rebuild_is_numpy(const xt_node *global);
 xt_status xt_rebuild_numpy(xt_rebuild *r, const xt_node *callable, const xt_node *args, xt_node **out);
 xt_status xt_rebuild_numpy_state(xt_rebuild *r, xt_node *target, const xt_node *state, bool *done);
 
+/* rebuild.c: whether a NULL-terminated list contains the text */
+bool xt_rebuild_in_list(const char *text, size_t size, const char *const *list);
+
+/* weights_only.c: whether torch's weights_only unpickler allows a global */
+bool xt_rebuild_weights_only(const xt_node *global);
+
 /* rebuild_nested.c: a whole checkpoint inside a pickle */
 xt_status xt_rebuild_nested(xt_rebuild *r, const xt_node *args, xt_node **out);
 

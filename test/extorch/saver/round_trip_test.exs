@@ -39,7 +39,7 @@ defmodule ExTorch.Saver.RoundTripTest do
 
   if Python.torch() do
     test "Python's torch reads every fixture after load and save", %{tmp_dir: dir} do
-      safe = Fixtures.weights_only()
+      %{"files" => safe} = Fixtures.weights_only()
 
       pairs =
         for file <- Enum.filter(@fixtures, &readable?/1),

@@ -2,7 +2,7 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
   # Pickles that are malformed, forbidden or describe enormous objects.
   use ExTorch.Case
   alias ExTorch.Python.{Global, Object}
-  alias ExTorch.Test.{Hostile, Pickle}
+  alias ExTorch.Test.{Fixtures, Hostile, Pickle}
   import Hostile, only: [load_body: 1, load_body: 2, load_pickle: 1, load_pickle: 2]
   import Pickle, only: [text: 1, int: 1, tuple: 1, global: 2, reduce: 2, tensor: 1]
 
@@ -271,6 +271,18 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
       end
     end
 
+    test "accepts the globals that weights_only accepts" do
+      %{"globals" => globals} = Fixtures.weights_only()
+      assert length(globals) > 130
+
+      for global <- globals do
+        {module, "." <> name} = String.split_at(global, -String.length(last(global)) - 1)
+        assert {:ok, _} = load_body(global(module, name), strict: true), global
+      end
+    end
+
+    defp last(global), do: global |> String.split(".") |> List.last()
+
     test "refuses the rest" do
       for {module, name} <-
             [
@@ -284,6 +296,13 @@ defmodule ExTorch.Checkpoint.Hostile.PickleTest do
                 {"torch.hub", "load"},
                 {"collections", "deque"},
                 {"torch._utils", "_rebuild_sparse_csr_tensor"},
+                # torch 2.15 does not allow it any more
+                {"torch._utils", "_rebuild_nested_tensor"},
+                {"torch.tensor", "_rebuild_from_type_v2"},
+                {"torch", "UntypedStorage"},
+                {"torch.cuda", "QInt8Storage"},
+                {"torch", "OtherTensor"},
+                {"torch.sparse", "BoolTensor"},
                 {"torch", "tensor"}
               ] do
         assert {:forbidden, message} = load_body(global(module, name), strict: true)
