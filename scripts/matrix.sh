@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Builds and tests this checkout on several Debian releases, each in its own chroot.
+# Builds and tests this checkout on several Debian releases, each in its own chroot, and with PyPI's torch.
 #
-# usage: matrix.sh [SUITE…]        (default: bookworm trixie sid)
+# usage: matrix.sh [SUITE…]        (default: bookworm trixie sid, and pypi if MATRIX_PYPI=1)
+#
+# pypi is this machine with the newest torch of PyPI, a CUDA build of several gigabytes, in a virtual environment that is
+# made once. It needs no GPU. PYPI_TORCH is what pip installs: torch, or torch==2.15.0.
 #
 # The root directories are made once by debootstrap and kept in EXTORCH_CACHE. `make test` installs the packages that it
 # needs, so a new root also shows that it works on a fresh machine. Sid changes daily: a failure there is shown, but only
@@ -10,18 +13,32 @@ set -euo pipefail
 
 cache=${EXTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/extorch}/matrix
 project=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -gt 0 ] || set -- bookworm trixie sid
-[ "$(id -u)" = 0 ] || { echo "make matrix must run as root, which debootstrap and chroot need." >&2; exit 1; }
+[ $# -gt 0 ] || set -- bookworm trixie sid ${MATRIX_PYPI:+pypi}
+[ "$(id -u)" = 0 ] || [ "$*" = pypi ] || { echo "make matrix must run as root, which debootstrap and chroot need." >&2; exit 1; }
 mkdir -p "$cache"
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null | grep '/debian/\?$' | head -n 1)
 
 make_root() { # make_root SUITE ROOT
+  if [ "$1" = pypi ]; then make_environment "$2"; return; fi
   [ -e "$2/.ready" ] && return
   echo "debootstrap $1 into $2"
   rm -rf --one-file-system "$2"
   debootstrap --variant=minbase --include=ca-certificates,make,git "$1" "$2" ${mirror:+"$mirror"} >"$cache/$1.debootstrap.log" 2>&1 ||
     { tail -n 5 "$cache/$1.debootstrap.log" >&2; return 1; }
   touch "$2/.ready"
+}
+
+make_environment() { # make_environment DIRECTORY
+  [ -e "$1/.ready" ] && return
+  echo "pip install ${PYPI_TORCH:-torch} into $1"
+  rm -rf "$1"
+  { python3 -m venv "$1/venv" && "$1/venv/bin/pip" install --no-cache-dir numpy safetensors "${PYPI_TORCH:-torch}"; } \
+    >"$cache/pypi.pip.log" 2>&1 || { tail -n 5 "$cache/pypi.pip.log" >&2; return 1; }
+  touch "$1/.ready"
+}
+
+here() { # here DIRECTORY COMMAND: runs a shell command on this machine, in the checkout of the directory
+  (cd "$1/extorch" && env -u LIBTORCH_DIR -u LIBTORCH_VERSION -u LIBTORCH_TARGET EXTORCH_PYTHON="$1/venv/bin/python" sh -c "$2")
 }
 
 inside() { # inside ROOT COMMAND: runs a shell command in the root, with /proc, private mounts and a clean environment
@@ -36,7 +53,11 @@ inside() { # inside ROOT COMMAND: runs a shell command in the root, with /proc, 
     sh "$1" "$2" "${CI:-}"
 }
 
-versions='cd /extorch && printf "%s\t%s\t%s\t" \
+run() { # run SUITE ROOT COMMAND: in the checkout of the root
+  if [ "$1" = pypi ]; then here "$2" "$3"; else inside "$2" "cd /extorch && $3"; fi
+}
+
+versions='printf "%s\t%s\t%s\t" \
   "$(elixir --version 2>/dev/null | sed -n "s/^Elixir \([^ ]*\).*/\1/p")" \
   "$(erl -noshell -eval "io:put_chars(erlang:system_info(otp_release)), halt()." 2>/dev/null)" \
   "$(scripts/libtorch.sh 2>/dev/null | sed -n "s/^TORCH_VERSION := //p")"'
@@ -47,7 +68,7 @@ for suite; do
   if make_root "$suite" "$root"; then
     mkdir -p "$root/extorch"
     # The release file of a mirror may have expired.
-    echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99valid"
+    [ "$suite" = pypi ] || echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99valid"
     # The files of the working tree. Build results of earlier runs stay.
     (cd "$project" && git ls-files -z --cached --others --exclude-standard | xargs -0 -r sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |
       tar --null -T - -cf -) >"$cache/$suite.tar"
@@ -55,12 +76,13 @@ for suite; do
     tar -C "$root/extorch" -xf "$cache/$suite.tar"
     echo "$suite: make test (log: $log)"
     # Where the release has Python's safetensors, the tests read our files with it.
-    if inside "$root" 'cd /extorch && make setup-test && { apt-get install -qy python3-safetensors || true; } && WERROR=1 make test' \
-      >"$log" 2>&1; then result=green; fi
-    found=$(inside "$root" "$versions" || true)
+    safetensors='apt-get install -qy python3-safetensors || true'
+    [ "$suite" != pypi ] || safetensors=:
+    if run "$suite" "$root" "make setup-test && { $safetensors; } && WERROR=1 make test" >"$log" 2>&1; then result=green; fi
+    found=$(run "$suite" "$root" "$versions" || true)
     tests=$(grep -E "^[0-9]+ (doctest|test|propert)|^Result: " "$log" | tail -n 1 || true)
   else
-    found=$'-\t-\t-\t' tests="debootstrap failed: see $cache/$suite.debootstrap.log"
+    found=$'-\t-\t-\t' tests="no root: see $cache/$suite.*.log"
   fi
   [ $result = green ] || [ "$suite" = sid ] || red=1
   rows+=("$suite"$'\t'"$found$result"$'\t'"$tests")

@@ -95,6 +95,7 @@ case $job in
     ;;
   matrix)
     need debootstrap "debootstrap" command -v debootstrap
+    [ -z "${MATRIX_PYPI:-}" ] || need python3-venv "Python 3 with venv and pip" has_venv
     ;;
 esac
 
