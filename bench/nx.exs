@@ -13,7 +13,7 @@ defmodule Bench.Nx do
 
   # The first use of each library takes time of its own, which is not measured.
   @setup """
-  [path, repository] = System.argv()
+  [path, repository, limits | touch_memory] = System.argv()
   Logger.configure(level: :error)
 
   for app <- #{inspect(@applications)}, do: Application.ensure_all_started(app)
@@ -36,6 +36,7 @@ defmodule Bench.Nx do
       sample.(sample, 0)
     end)
 
+  {_, 0} = System.cmd(limits, touch_memory)
   before = memory_kib.("RssAnon")
 
   measured = fn fun ->
@@ -83,6 +84,7 @@ defmodule Bench.Nx do
   defp write(dir) do
     tensors = Map.new(bert(), fn {name, shape} -> {name, ExTorch.randn(shape)} end)
     ExTorch.save!(%{"w" => ExTorch.ones({2})}, Path.join(dir, "small.safetensors"))
+    limits = Measure.limits(dir)
 
     for {kind, name} <- [safetensors: "model.safetensors", bin: "pytorch_model.bin"], into: %{} do
       repository = Path.join(dir, "#{kind}")
@@ -90,7 +92,7 @@ defmodule Bench.Nx do
       File.write!(Path.join(repository, "config.json"), config())
       path = Path.join(repository, name)
       ExTorch.save!(tensors, path, fsync: false)
-      {kind, {path, repository}}
+      {kind, {path, repository, limits}}
     end
   end
 
@@ -193,8 +195,7 @@ defmodule Bench.Nx do
       end
       """
 
-      {path, repository} = paths[kind]
-      loads = Measure.elixir(Measure.memory_code() <> @setup <> script, [path, repository])
+      loads = run(script, paths[kind])
       IO.puts("  .#{kind}, #{label}: #{Enum.join(loads, ", ")}")
     end
   end
@@ -204,14 +205,12 @@ defmodule Bench.Nx do
 
   # ---- Comparisons ----
 
-  defp compare(title, {path, repository}, variants) do
+  defp compare(title, {path, _, _} = files, variants) do
     IO.puts("#{title}, #{div(File.stat!(path).size, 1_000_000)} MB, medians of #{@rounds}")
 
     runs =
       for _ <- 1..@rounds, {label, script} <- variants do
-        [ms, kib | _] =
-          Measure.elixir(Measure.memory_code() <> @setup <> script, [path, repository])
-
+        [ms, kib | _] = run(script, files)
         {label, String.to_float(ms), String.to_integer(kib)}
       end
 
@@ -220,6 +219,11 @@ defmodule Bench.Nx do
       peak = mine |> Enum.map(&elem(&1, 1)) |> Measure.median() |> div(1024)
       Measure.print_runs("  " <> label, Enum.map(mine, &elem(&1, 0)), "peak #{peak} MiB")
     end
+  end
+
+  defp run(script, {path, repository, limits}) do
+    args = [path, repository, limits | Measure.touch_memory()]
+    Measure.elixir(Measure.memory_code() <> @setup <> script, args)
   end
 end
 
