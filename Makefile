@@ -9,6 +9,7 @@
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
 #   make matrix     the tests on Debian bookworm, trixie and sid; MATRIX_PYPI=1 adds PyPI's torch, a CUDA build
 #   make instructions   instructions for each of 20,000 tensors, compared with bench/instructions.txt; RECORD=1 writes it
+#   make image      the Dockerfile of guides/deployment.md, without Docker
 #   make bench      every script of bench/, or BENCH="open load"
 #   make fuzz       readers and writers under libFuzzer, a minute each
 #   make cluster    three nodes load one checkpoint, one of them is killed halfway
@@ -49,7 +50,7 @@ ALL_CXXFLAGS = -std=$(TORCH_STD) -Ic_src $(OPT) $(WARN) $(SANITIZE) -D_GLIBCXX_U
 
 # ---- The machine: inspected only for targets that build ----
 
-ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean setup-% format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo extorch shell docs cluster test check coverage cross fuzz fire matrix image bench instructions clean setup-% format,$(or $(MAKECMDGOALS),all)),)
 # As many jobs as processors, unless -j or MAKEFLAGS gives a number.
 ifeq ($(findstring -j,$(shell echo "$$MAKEFLAGS")),)
 MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN)
@@ -100,7 +101,7 @@ endif
 NIF_OBJECTS := $(CORE:c_src/%.c=$(BUILD)/%.o) $(NIFS:c_src/%.c=$(BUILD)/%.o)
 SHIM_OBJECTS := $(patsubst c_src/%,$(BUILD)/%.o,$(basename $(SHIM)))
 
-.PHONY: all unbundle example pickle_load simulated_device help demo extorch shell docs cluster test check coverage cross fuzz fire matrix bench instructions clean format
+.PHONY: all unbundle example pickle_load simulated_device help demo extorch shell docs cluster test check coverage cross fuzz fire matrix image bench instructions clean format
 BUNDLE := $(if $(filter-out 0,$(EXTORCH_BUNDLE)),$(PRIV)/lib,unbundle)
 LIBRARIES := $(PRIV)/extorch.so $(if $(WITHOUT_TORCH),,$(PRIV)/extorch_torch.so)
 all: $(LIBRARIES) $(BUNDLE)
@@ -244,6 +245,9 @@ matrix: setup-matrix
 
 instructions: setup-check
 	@scripts/instructions.sh $(if $(RECORD),record)
+
+image: setup-matrix
+	@scripts/image.sh
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all

@@ -9,7 +9,7 @@ defmodule ExTorch.MixProject do
 
   @guides ~w(ten_minutes checkpoints zero_copy nx nx_serving bumblebee streams stores deploying scale)
           |> Enum.map(&"guides/#{&1}.livemd")
-          |> Enum.concat(["guides/phoenix.md"])
+          |> Enum.concat(["guides/phoenix.md", "guides/deployment.md"])
 
   @cheatsheet "guides/cheatsheet.cheatmd"
   @documents ~w(README.md SECURITY.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md)

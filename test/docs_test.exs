@@ -38,6 +38,26 @@ defmodule ExTorch.DocsTest do
     end
   end
 
+  test "the workflow has the oldest and the newest versions of the README" do
+    workflow = File.read!(".github/workflows/ci.yml")
+
+    [_ | versions] = Regex.run(~r/Elixir (\S+) to (\S+), and OTP (\d+) to (\d+)/, @readme)
+    for version <- versions, do: assert(workflow =~ ~s("#{version}"), version)
+  end
+
+  test "the Dockerfile of the guide installs what the build asks for" do
+    guide = File.read!("guides/deployment.md")
+    [dockerfile] = Regex.run(~r/```dockerfile\n(.*?)```/s, guide, capture: :all_but_first)
+    [_, packages] = Regex.run(~r/apt-get install (.*)/, Mix.Project.config()[:make_error_message])
+
+    for package <- String.split(packages),
+        do: assert(dockerfile =~ ~r/\s#{Regex.escape(package)}\s/)
+
+    # scripts/image.sh runs these.
+    lines = dockerfile |> String.replace("\\\n", "") |> String.split("\n", trim: true)
+    for line <- lines, do: assert(line =~ ~r/^(FROM|RUN|WORKDIR|ENV|COPY|CMD) /, line)
+  end
+
   @elixir ~r/```elixir\n(.*?)```/s
 
   @tag :tmp_dir

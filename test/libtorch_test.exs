@@ -184,6 +184,22 @@ defmodule ExTorch.LibTorchTest do
     assert output =~ "EXTORCH_FETCH=0"
   end
 
+  test "a directory of links, and without SIGPIPE", %{archive: archive, tmp_dir: dir} do
+    {:ok, _} = :zip.unzip(archive, cwd: String.to_charlist(dir))
+    File.ln_s!(Path.join(dir, "libtorch"), Path.join(dir, "link"))
+
+    assert {output, 0} =
+             System.cmd("sh", ["-c", "trap '' PIPE; exec scripts/libtorch.sh"],
+               env: [{"LIBTORCH_DIR", Path.join(dir, "link")}],
+               stderr_to_stdout: true
+             )
+
+    # make compares the directories with those of the compiler.
+    assert output =~ "TORCH_INCLUDE := #{dir}/libtorch/include\n"
+    assert output =~ "TORCH_RPATH := #{dir}/libtorch/lib\n"
+    refute output =~ "roken pipe"
+  end
+
   defp wait_for(fun) do
     fun.() ||
       (

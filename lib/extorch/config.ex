@@ -19,7 +19,7 @@ defmodule ExTorch.Config do
   | `:background` | `true` | what may run in the background to make calls faster: `true` for all, `false` for none, or a list (see below) |
   | `:torch` | `true` | whether LibTorch is loaded; `false`, or the environment variable `EXTORCH_TORCH=0`, leaves it out (see below) |
   | `:collect_after` | 256 MiB | the native bytes that a process may allocate before it is garbage collected (`ExTorch.Memory`) |
-  | `:bundle_libtorch` | `false` | whether releases contain LibTorch and what else the native libraries need (see the guide *Deployment*) |
+  | `:bundle_libtorch` | `false` | whether releases contain LibTorch and what else the native libraries need (see the guide *Releases and Docker images*) |
 
   The default budget is 90 % of the least of: the available memory of the machine (`MemAvailable` of Linux), and for the
   control group of the node and each of its parents (containers, systemd units; version 1 or 2) its limit minus what it
