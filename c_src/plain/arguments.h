@@ -103,6 +103,8 @@ typedef xt_status xt_plain_operator(xt_plain_call *call, xt_value *out);
   X(zeros, "size dtype layout device pin_memory")                                         \
   X(ones, "size dtype layout device pin_memory")                                          \
   X(full, "size fill_value dtype layout device pin_memory")                               \
+  X(rand, "size dtype layout device pin_memory")                                          \
+  X(randn, "size dtype layout device pin_memory")                                         \
   X(arange, "start end step dtype layout device pin_memory")                              \
   X(zeros_like, "self dtype layout device pin_memory memory_format")                      \
   X(ones_like, "self dtype layout device pin_memory memory_format")                       \
@@ -126,6 +128,7 @@ typedef xt_status xt_plain_operator(xt_plain_call *call, xt_value *out);
   X(row_indices, "self")                                                                  \
   X(indices, "self")                                                                      \
   X(values, "self")                                                                       \
+  X(to_dense, "self dtype")                                                               \
   X(is_coalesced, "self")                                                                 \
   X(_make_per_tensor_quantized_tensor, "self scale zero_point")                           \
   X(_make_per_channel_quantized_tensor, "self scale zero_point axis")                     \

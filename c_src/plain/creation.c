@@ -137,6 +137,46 @@ xt_status xt_plain_op_arange(xt_plain_call *call, xt_value *out) {
   return status;
 }
 
+/* ---- Random numbers: a counter, whose bits are mixed (splitmix64) ---- */
+
+static atomic_uint_least64_t random_state = 0x5bd1e995;
+
+void xt_plain_seed(uint64_t seed) { atomic_store(&random_state, seed); }
+
+/* From 0 to 1, without 1. */
+static double next_random(void) {
+  uint64_t bits = atomic_fetch_add(&random_state, 0x9e3779b97f4a7c15) + 0x9e3779b97f4a7c15;
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111eb;
+  return (double)((bits ^ bits >> 31) >> 40) * 0x1p-24;
+}
+
+/* Box and Muller's method. */
+static double next_normal(void) { return sqrt(-2 * log(1 - next_random())) * cos(6.283185307179586 * next_random()); }
+
+static xt_status filled(xt_plain_call *call, double (*next)(void), xt_value *out) {
+  xt_kind kind = xt_dtype_get(xt_plain_dtype_arg(call, 1, XT_float32))->kind;
+  if (kind != XT_KIND_FLOAT && kind != XT_KIND_COMPLEX)
+    return xt_plain_invalid(call, 1, "is not a dtype of floats or complex numbers");
+  xt_status status = sized(call, 1, XT_float32, NULL, out);
+  if (status != XT_STATUS_ok) return status;
+  const xt_tensor_info *info = &out->tensor->info;
+  xt_numbers numbers = {.kind = kind};
+  size_t total = info->data ? (size_t)info->numel : 0, size = xt_dtype_get(info->dtype)->size;
+  for (size_t done = 0; done < total; done += XT_NUMBERS) {
+    size_t count = total - done < XT_NUMBERS ? total - done : XT_NUMBERS;
+    for (size_t n = 0; n < count; n++) {
+      numbers.re[n] = next();
+      if (kind == XT_KIND_COMPLEX) numbers.im[n] = next();
+    }
+    xt_numbers_write(&numbers, info->dtype, (char *)info->data + done * size, count);
+  }
+  return status;
+}
+
+xt_status xt_plain_op_rand(xt_plain_call *call, xt_value *out) { return filled(call, next_random, out); }
+xt_status xt_plain_op_randn(xt_plain_call *call, xt_value *out) { return filled(call, next_normal, out); }
+
 /* ---- The table ---- */
 
 static const struct {

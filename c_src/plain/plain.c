@@ -9,8 +9,6 @@ static int num_threads(void) { return 1; }
 /* Elements are only bytes here, so every dtype is there. */
 static bool has_dtype(xt_dtype dtype) { return dtype < XT_DTYPE_COUNT; }
 
-static void manual_seed(uint64_t seed) { (void)seed; }
-
 static xt_status no_archive(xt_error *error) {
   return xt_error_set(
       error, XT_STATUS_unsupported,
@@ -85,7 +83,7 @@ static const xt_torch_api api = {
     .set_num_threads = set_num_threads,
     .num_threads = num_threads,
     .has_dtype = has_dtype,
-    .manual_seed = manual_seed,
+    .manual_seed = xt_plain_seed,
     .device_count = device_count,
     .private_name = private_name,
     .device_memory = device_memory,

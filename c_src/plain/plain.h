@@ -1,5 +1,5 @@
 /* Tensors without LibTorch: the functions of torch/torch.h in plain C, for tensors that are memory. They can be made,
- * viewed, copied, converted, compared and saved; `operators.c` has the list of operators. Every other operator is
+ * viewed, copied, converted, compared and saved; `arguments.h` has the list of operators. Every other operator is
  * `:unsupported`.
  *
  * A storage is reference-counted memory; a tensor is a handle (torch/torch.h) that is a view of a storage, has no
@@ -124,9 +124,15 @@ xt_status xt_plain_clone_parts(const xt_tensor *tensor, xt_tensor **out, xt_erro
 
 xt_status xt_plain_dequantize(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
 
-/* ---- Operators (operators.c) ---- */
+/* Returns a sparse tensor as a contiguous one (dense.c). */
+xt_status xt_plain_dense(const xt_tensor *tensor, xt_tensor **out, xt_error *error);
+
+/* ---- Operators (creation.c) ---- */
 
 xt_status xt_plain_op(const xt_op_call *call, xt_arena *arena, xt_value **results, size_t *count, xt_error *error);
+
+/* The state of the random numbers. */
+void xt_plain_seed(uint64_t seed);
 
 /* How to get what this build does not have. */
 extern const char *xt_plain_hint;

@@ -84,8 +84,7 @@ xt_status xt_plain_check_strided(const xt_tensor *tensor, xt_error *error) {
     return xt_error_set(error, XT_STATUS_unsupported, "a meta tensor has no values, only a shape and a dtype");
   if (info->layout != XT_LAYOUT_STRIDED)
     return xt_error_set(error, XT_STATUS_unsupported,
-                        "the values of a %s tensor are in its parts (\"values\", \"indices\"); to make it dense needs "
-                        "LibTorch. %s",
+                        "this is not possible with a %s tensor without LibTorch; use \"to_dense\" first. %s",
                         xt_layout_name(info->layout), xt_plain_hint);
   return XT_STATUS_ok;
 }
@@ -131,7 +130,9 @@ xt_status xt_plain_contiguous(const xt_tensor *tensor, xt_tensor **out, xt_error
 }
 
 xt_status xt_plain_tensor_plain(const xt_tensor *tensor, xt_tensor **out, xt_error *error) {
-  return tensor->info.scheme ? xt_plain_dequantize(tensor, out, error) : xt_plain_contiguous(tensor, out, error);
+  if (tensor->info.scheme) return xt_plain_dequantize(tensor, out, error);
+  if (tensor->info.layout != XT_LAYOUT_STRIDED) return xt_plain_dense(tensor, out, error);
+  return xt_plain_contiguous(tensor, out, error);
 }
 
 /* ---- Conversion ---- */
@@ -157,6 +158,7 @@ static xt_status convert_dense(const xt_tensor *from, xt_dtype dtype, xt_tensor 
 
 xt_status xt_plain_convert(const xt_tensor *tensor, xt_dtype dtype, xt_tensor **out, xt_error *error) {
   xt_tensor *plain;
+  if (!tensor->info.scheme && !tensor->info.plain) return xt_plain_check_strided(tensor, error);
   if (tensor->info.plain && (!tensor->info.numel || is_dense(&tensor->info)))
     return convert_dense(tensor, dtype, out, error);
   xt_status status = xt_plain_tensor_plain(tensor, &plain, error);

@@ -40,13 +40,30 @@ static void holds_coo_tensors(void) {
   xt_tensor *second = TENSOR("detach", of_tensor(t));
   FAILS(unsupported, "select", of_tensor(t), of_int(0), of_int(0));
   FAILS(unsupported, "to", of_tensor(t), of_name("int8"));
-  xt_tensor *plain = NULL;
-  CHECK(api->tensor_plain(t, &plain, &plain_error) == XT_STATUS_unsupported);
   xt_plain_drop(t);
   FAILS(frozen, "zero_", of_tensor(indices)); /* still, by the second handle */
   xt_plain_drop(second);
   xt_plain_drop(TENSOR("zero_", of_tensor(indices)));
   xt_plain_drop(copy), xt_plain_drop(indices), xt_plain_drop(values);
+}
+
+/* An index that occurs twice is a sum; `values` may have dimensions of their own. */
+static void makes_coo_tensors_dense(void) {
+  xt_tensor *t = NULL, *dense = NULL;
+  CHECK(coo((int64_t[]){0, 1, 0, 2, 0, 2}, 2, 3, INTS(2, 3), &t) == XT_STATUS_ok);
+  CHECK(api->tensor_plain(t, &dense, &plain_error) == XT_STATUS_ok);
+  for (int64_t i = 0; i < 6; i++) CHECK((element_at(dense, i).i == (int64_t[]){0, 0, 16, 8, 0, 0}[i]));
+  xt_plain_drop(t), xt_plain_drop(dense);
+  xt_tensor *indices = matrix((int64_t[]){2, 0}, 2, (int64_t[]){1, 2});
+  xt_tensor *values = matrix((int64_t[]){1, 2, 3, 4}, 2, (int64_t[]){2, 2});
+  xt_tensor *halves = TENSOR("to", of_tensor(values), of_name("float16"));
+  t = TENSOR("sparse_coo_tensor", of_tensor(indices), of_tensor(halves), INTS(3, 2));
+  dense = TENSOR("to_dense", of_tensor(t));
+  for (int64_t i = 0; i < 6; i++) CHECK((element_at(dense, i).re == (double[]){3, 4, 0, 0, 1, 2}[i]));
+  bool equal = false;
+  CHECK(api->tensor_equal(t, dense, &equal, &plain_error) == XT_STATUS_ok && equal);
+  xt_tensor *all[] = {t, dense, indices, values, halves};
+  for (size_t i = 0; i < COUNT_OF(all); i++) xt_plain_drop(all[i]);
 }
 
 static void refuses_wrong_coo_tensors(void) {
@@ -101,6 +118,32 @@ static void checks_compressed_tensors(void) {
   CHECK(csr((int64_t[]){1, 2, 4}, 3, columns, 4, INTS(2, 3), "sparse_csr") == XT_STATUS_bad_argument);
   CHECK(csr((int64_t[]){0, 5, 4}, 3, columns, 4, INTS(2, 3), "sparse_csr") == XT_STATUS_bad_argument);
   CHECK(csr((int64_t[]){0}, 1, NULL, 0, INTS(0, 3), "sparse_csr") == XT_STATUS_ok);
+}
+
+/* Two batches of a matrix of 2 x 4 with blocks of 1 x 2, by rows and by columns. */
+static void makes_blocks_dense(void) {
+  int64_t numbers[] = {1, 2, 3, 4, 5, 6, 7, 8};
+  xt_tensor *values = matrix(numbers, 4, (int64_t[]){2, 2, 1, 2});
+  xt_tensor *rows = matrix((int64_t[]){0, 1, 2, 0, 0, 2}, 2, (int64_t[]){2, 3});
+  xt_tensor *across = matrix((int64_t[]){1, 0, 0, 1}, 2, (int64_t[]){2, 2});
+  xt_arena arena = {NULL};
+  xt_value args[] = {of_tensor(rows), of_tensor(across), of_tensor(values), INTS(2, 2, 4)}, *results = NULL;
+  xt_named_value kwarg = {"layout", of_name("sparse_bsr")};
+  size_t n;
+  xt_op_call make = {"sparse_compressed_tensor", args, 4, &kwarg, 1};
+  CHECK(api->op(&make, &arena, &results, &n, &plain_error) == XT_STATUS_ok);
+  xt_tensor *t = results[0].tensor, *dense = TENSOR("to_dense", of_tensor(t));
+  int64_t by_rows[] = {0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 5, 6, 7, 8};
+  for (int64_t i = 0; i < 16; i++) CHECK(element_at(dense, i).i == by_rows[i]);
+  xt_plain_drop(t), xt_plain_drop(dense);
+  kwarg.value = of_name("sparse_bsc"); /* two lines are now two columns of blocks, and `across` has rows */
+  CHECK(api->op(&make, &arena, &results, &n, &plain_error) == XT_STATUS_ok);
+  t = results[0].tensor, dense = TENSOR("to_dense", of_tensor(t));
+  int64_t by_columns[] = {0, 0, 3, 4, 1, 2, 0, 0, 0, 0, 5, 6, 0, 0, 7, 8};
+  for (int64_t i = 0; i < 16; i++) CHECK(element_at(dense, i).i == by_columns[i]);
+  xt_plain_drop(t), xt_plain_drop(dense);
+  xt_arena_free(&arena);
+  xt_plain_drop(values), xt_plain_drop(rows), xt_plain_drop(across);
 }
 
 /* (integer - zero point) * scale, for the whole tensor or for each row. */
@@ -171,6 +214,7 @@ static void survives_failing_allocations(void) {
 
 int main(void) {
   api = xt_plain_open("Do this.");
-  return RUN_TESTS("plain/parts", holds_coo_tensors, refuses_wrong_coo_tensors, checks_compressed_tensors,
-                   holds_quantized_tensors, survives_failing_allocations);
+  return RUN_TESTS("plain/parts", holds_coo_tensors, makes_coo_tensors_dense, makes_blocks_dense,
+                   refuses_wrong_coo_tensors, checks_compressed_tensors, holds_quantized_tensors,
+                   survives_failing_allocations);
 }
