@@ -18,8 +18,8 @@ defmodule ExTorch do
 
   Where ExTorch was built with `EXTORCH_TORCH=0`, or `config :extorch, torch: false` leaves LibTorch out, tensors are memory.
   All that reads, writes, converts and shares them works: checkpoints, streams, stores, Nx, blobs. So do the operators that
-  only make views, copies and constant tensors: `Tensor.slice/2`, `Tensor.reshape/2`, `Tensor.to/2`, `zeros/2`, `cat/2`,
-  `op("copy_", …)` and a few more. Every other operator returns `:unsupported`, and `info/0` has no version.
+  only make views, copies and new tensors: `Tensor.slice/2`, `Tensor.reshape/2`, `Tensor.to/2`, `zeros/2`, `randn/2`, `cat/2`,
+  `op("copy_", …)` and a few more. `diff/3` and `Tensor.stats/2` do not need LibTorch either. Every other operator returns `:unsupported`, and `info/0` has no version.
 
   ## Schedulers
 

@@ -60,6 +60,9 @@
   X(tensor_to_binary, 1, XT_NORMAL)         \
   X(tensor_strides, 1, XT_NORMAL)           \
   X(tensor_equal, 2, XT_DIRTY_CPU)          \
+  X(tensor_summary, 1, XT_DIRTY_CPU)        \
+  X(tensor_histogram, 4, XT_DIRTY_CPU)      \
+  X(tensor_difference, 5, XT_DIRTY_CPU)     \
   X(tensor_requires_grad, 1, XT_NORMAL)     \
   X(tensor_set_requires_grad, 2, XT_NORMAL) \
   X(tensor_release, 1, XT_NORMAL)           \

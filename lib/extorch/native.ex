@@ -226,6 +226,41 @@ defmodule ExTorch.Native do
   nif tensor_to_binary(tensor :: ExTorch.Tensor.t()) :: result(binary())
   nif tensor_strides(tensor :: ExTorch.Tensor.t()) :: result(tuple() | nil)
   nif tensor_equal(a :: ExTorch.Tensor.t(), b :: ExTorch.Tensor.t()) :: result(boolean())
+
+  nif tensor_summary(tensor :: ExTorch.Tensor.t()) ::
+        result({
+          nan :: non_neg_integer(),
+          infinite :: non_neg_integer(),
+          zeros :: non_neg_integer(),
+          finite :: non_neg_integer(),
+          min :: float() | :infinity,
+          max :: float() | :neg_infinity,
+          mean :: float() | atom(),
+          m2 :: float() | atom()
+        })
+
+  nif tensor_histogram(
+        tensor :: ExTorch.Tensor.t(),
+        bins :: pos_integer(),
+        low :: float(),
+        high :: float()
+      ) :: result([non_neg_integer()])
+
+  nif tensor_difference(
+        a :: ExTorch.Tensor.t(),
+        b :: ExTorch.Tensor.t(),
+        rtol :: float(),
+        atol :: float(),
+        equal_nan :: boolean()
+      ) ::
+        result({
+          differing :: non_neg_integer(),
+          beyond :: non_neg_integer(),
+          nan :: non_neg_integer(),
+          max :: float() | :infinity,
+          sum :: float() | :infinity
+        })
+
   nif tensor_requires_grad(tensor :: ExTorch.Tensor.t()) :: result(boolean())
 
   nif tensor_set_requires_grad(tensor :: ExTorch.Tensor.t(), flag :: boolean()) ::

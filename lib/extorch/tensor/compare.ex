@@ -2,7 +2,8 @@ defmodule ExTorch.Tensor.Compare do
   @moduledoc false
   # Compares the values of two tensors of the same shape, a piece at a time, so that memory stays bounded.
 
-  alias ExTorch.{DType, Options, Tensor}
+  alias ExTorch.{Error, Options, Tensor}
+  alias ExTorch.Native.Call
   alias ExTorch.Tensor.Pieces
 
   @type stats :: %{
@@ -36,7 +37,7 @@ defmodule ExTorch.Tensor.Compare do
   def close?(%{shape: shape} = a, %{shape: shape} = b, options) do
     Tensor.equal?(a, b) or
       reduce(plain(a), plain(b), true, fn x, y, true ->
-        if piece(x, y, options).beyond == 0, do: {:cont, true}, else: {:halt, false}
+        if difference(x, y, options).beyond == 0, do: {:cont, true}, else: {:halt, false}
       end)
   end
 
@@ -58,7 +59,7 @@ defmodule ExTorch.Tensor.Compare do
         zero
       else
         reduce(plain(a), plain(b), zero, fn x, y, total ->
-          {:cont, Map.merge(total, piece(x, y, options), &add/3)}
+          {:cont, Map.merge(total, difference(x, y, options), &add/3)}
         end)
       end
 
@@ -77,64 +78,14 @@ defmodule ExTorch.Tensor.Compare do
 
   # ---- One piece ----
 
-  defp piece(x, y, options) do
-    {wide_x, wide_y} = {wide(x), wide(y)}
-    equal = equal(x, y, wide_x, wide_y)
-    {nan_x, nan_y} = {ExTorch.op("isnan", [wide_x]), ExTorch.op("isnan", [wide_y])}
-    equal = if options.equal_nan, do: either(equal, both(nan_x, nan_y)), else: equal
-    nan = both(either(nan_x, nan_y), ExTorch.logical_not(equal))
-    # Equal infinities have no difference, NaNs are counted separately.
-    distance = distance(x, y, wide_x, wide_y, equal)
-    distance = ExTorch.op("masked_fill", [distance, either(equal, nan), 0.0])
-    beyond = both(ExTorch.logical_not(equal), beyond(distance, nan, wide_y, options))
+  defp difference(x, y, options) do
+    {rtol, atol} = {options.rtol * 1.0, options.atol * 1.0}
 
-    %{
-      differing: count(ExTorch.logical_not(equal)),
-      beyond: count(beyond),
-      nan: count(nan),
-      max: Tensor.to_list(ExTorch.max(distance)),
-      sum: Tensor.to_list(ExTorch.sum(distance))
-    }
+    {differing, beyond, nan, max, sum} =
+      Error.unwrap!(Call.tensor_difference(x, y, rtol, atol, options.equal_nan))
+
+    %{differing: differing, beyond: beyond, nan: nan, max: max, sum: sum}
   end
-
-  # The infinities are not within any tolerance, even though infinity <= infinity.
-  defp beyond(distance, nan, wide_y, options) do
-    allowed =
-      ExTorch.add(ExTorch.mul(ExTorch.abs(wide_y), options.rtol * 1.0), options.atol * 1.0)
-
-    within = both(ExTorch.le(distance, allowed), ExTorch.op("isfinite", [distance]))
-    either(nan, ExTorch.logical_not(within))
-  end
-
-  # Integers of 64 bits are compared exactly: a float64 has 53 bits.
-  defp equal(x, y, wide_x, wide_y) do
-    if integers?(x, y),
-      do: ExTorch.eq(int64(x), int64(y)),
-      else: ExTorch.eq(wide_x, wide_y)
-  end
-
-  # Integers that differ are at least 1 apart, also if their float64s are equal.
-  defp distance(x, y, wide_x, wide_y, equal) do
-    distance = ExTorch.abs(ExTorch.sub(wide_x, wide_y))
-
-    if integers?(x, y),
-      do: ExTorch.maximum(distance, wide(ExTorch.logical_not(equal))),
-      else: distance
-  end
-
-  defp integers?(%{dtype: a}, %{dtype: b}) do
-    Enum.all?([a, b], &(DType.kind(&1) in [:int, :uint])) and
-      (a == b or :uint64 not in [a, b])
-  end
-
-  defp int64(%{dtype: :uint64} = tensor), do: ExTorch.op("aten::view.dtype", [tensor, :int64])
-  defp int64(tensor), do: Tensor.to(tensor, dtype: :int64)
-
-  defp wide(tensor), do: Pieces.wide(tensor)
-
-  defp both(a, b), do: ExTorch.logical_and(a, b)
-  defp either(a, b), do: ExTorch.logical_or(a, b)
-  defp count(bools), do: bools |> ExTorch.sum() |> Tensor.to_list()
 
   # ---- Pieces ----
 

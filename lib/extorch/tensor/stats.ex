@@ -3,6 +3,7 @@ defmodule ExTorch.Tensor.Stats do
   # Statistics and a histogram of the values of a tensor. Complex numbers are taken by their absolute value.
 
   alias ExTorch.{DType, Error, Tensor}
+  alias ExTorch.Native.Call
   alias ExTorch.Tensor.{Pieces, Sample}
 
   # A sparse tensor of more elements is not made dense.
@@ -23,7 +24,7 @@ defmodule ExTorch.Tensor.Stats do
   @spec of(Tensor.t()) :: t()
   def of(tensor) do
     zero = %{numel: 0, nan: 0, infinite: 0, zeros: 0, min: nil, max: nil, mean: 0.0, m2: 0.0}
-    total = tensor |> pieces() |> Enum.reduce(zero, &merge(&2, piece(&1)))
+    total = tensor |> pieces() |> Enum.reduce(zero, &merge(&2, summary(&1)))
     {m2, total} = Map.pop!(total, :m2)
     count = finite(total)
 
@@ -54,21 +55,14 @@ defmodule ExTorch.Tensor.Stats do
   def non_finite(%{dtype: dtype} = tensor) do
     if DType.kind(dtype) in [:float, :complex] do
       tensor
-      |> Pieces.plain()
-      |> Pieces.stream()
-      |> Enum.reduce({0, 0}, fn x, {nan, infinite} ->
-        if all_finite?(x),
-          do: {nan, infinite},
-          else: {nan + count("isnan", Pieces.wide(x)), infinite + count("isinf", Pieces.wide(x))}
+      |> pieces()
+      |> Enum.map(&summary/1)
+      |> Enum.reduce({0, 0}, fn piece, {nan, infinite} ->
+        {nan + piece.nan, infinite + piece.infinite}
       end)
     else
       {0, 0}
     end
-  end
-
-  defp all_finite?(x) do
-    x = if x.dtype in [:float64, :float32, :float16, :bfloat16], do: x, else: Pieces.wide(x)
-    Tensor.to_list(ExTorch.all(ExTorch.op("isfinite", [x])))
   end
 
   # Counts of the finite values in `bins` intervals of the same width from min to max.
@@ -79,61 +73,35 @@ defmodule ExTorch.Tensor.Stats do
   def histogram(_tensor, %{min: same, max: same} = stats, bins),
     do: List.replace_at(List.duplicate(0, bins), div(bins, 2), finite(stats))
 
-  def histogram(tensor, %{min: low, max: high} = stats, bins) do
-    finite = if stats.nan + stats.infinite == 0, do: & &1, else: &finite_values/1
-    # The width of an interval must be a float64, too.
-    scale = if max(-low, high) > 1.0e300, do: 1.0e-10, else: 1.0
-    scaled = if scale == 1.0, do: & &1, else: &ExTorch.mul(&1, scale)
-
+  def histogram(tensor, %{min: low, max: high}, bins) do
     tensor
     |> pieces()
-    |> Stream.map(&ExTorch.op("histc", [scaled.(finite.(&1)), bins, low * scale, high * scale]))
-    |> Enum.reduce(List.duplicate(0, bins), fn counts, total ->
-      Enum.zip_with(total, Tensor.to_list(counts), &(&1 + round(&2)))
+    |> Enum.reduce(List.duplicate(0, bins), fn piece, total ->
+      counts = Error.unwrap!(Call.tensor_histogram(piece, bins, low, high))
+      Enum.zip_with(total, counts, &+/2)
     end)
   end
 
-  defp pieces(tensor) do
-    tensor
-    |> Pieces.plain()
-    |> Pieces.stream()
-    |> Stream.map(fn x ->
-      wide = Pieces.wide(x)
-      if wide.dtype == :complex128, do: ExTorch.abs(wide), else: wide
-    end)
-  end
+  defp pieces(tensor), do: tensor |> Pieces.plain() |> Pieces.stream()
 
-  defp finite_values(x), do: ExTorch.op("masked_select", [x, ExTorch.op("isfinite", [x])])
+  defp summary(piece) do
+    {nan, infinite, zeros, finite, min, max, mean, m2} = Error.unwrap!(Call.tensor_summary(piece))
 
-  # Most tensors have only finite values: these take the fewest operators.
-  defp piece(x) do
-    finite? = all_finite?(x)
-    values = if finite?, do: x, else: finite_values(x)
-    numel = Tensor.numel(x)
+    spread =
+      cond do
+        finite == 0 -> %{min: nil, max: nil, mean: 0.0, m2: 0.0}
+        is_float(mean) and is_float(m2) -> %{min: min, max: max, mean: mean, m2: m2}
+        true -> %{min: min, max: max, mean: 0.0, m2: :overflow}
+      end
 
-    Map.merge(spread(values), %{
-      numel: numel,
-      nan: if(finite?, do: 0, else: count("isnan", x)),
-      infinite: if(finite?, do: 0, else: count("isinf", x)),
-      zeros: numel - Tensor.to_list(ExTorch.op("count_nonzero", [x]))
+    Map.merge(spread, %{
+      numel: nan + infinite + finite,
+      nan: nan,
+      infinite: infinite,
+      zeros: zeros
     })
   end
 
-  defp spread(%{shape: {0}}), do: %{min: nil, max: nil, mean: 0.0, m2: 0.0}
-
-  defp spread(values) do
-    {variance, mean} = ExTorch.op("var_mean", [values, false])
-    {min, max} = ExTorch.op("aminmax", [values])
-    [variance, mean, min, max] = Enum.map([variance, mean, min, max], &Tensor.to_list/1)
-    count = Tensor.numel(values)
-
-    # The largest float64 is 1.8e308.
-    if is_float(variance) and is_float(mean) and variance < 1.0e308 / count,
-      do: %{min: min, max: max, mean: mean, m2: variance * count},
-      else: %{min: min, max: max, mean: 0.0, m2: :overflow}
-  end
-
-  defp count(op, x), do: Tensor.to_list(ExTorch.sum(ExTorch.op(op, [x])))
   defp finite(stats), do: stats.numel - stats.nan - stats.infinite
 
   defp merge(a, b) do
