@@ -81,6 +81,14 @@
   X(batch_load_ahead, 1, XT_DIRTY_CPU)      \
   X(batch_load_finish, 2, XT_DIRTY_IO)      \
   X(batch_load_close, 1, XT_NORMAL)         \
+  X(device_load_begin, 5, XT_DIRTY_CPU)     \
+  X(device_load_tensors, 2, XT_DIRTY_CPU)   \
+  X(device_load_step, 2, XT_DIRTY_IO)       \
+  X(device_load_fill, 2, XT_DIRTY_CPU)      \
+  X(device_load_ahead, 1, XT_DIRTY_CPU)     \
+  X(device_load_ready, 1, XT_DIRTY_CPU)     \
+  X(device_load_finish, 1, XT_DIRTY_CPU)    \
+  X(device_load_close, 1, XT_NORMAL)        \
   X(source_reader_decode, 4, XT_DIRTY_CPU)  \
   X(loader_new, 3, XT_NORMAL)               \
   X(loader_select, 2, XT_DIRTY_CPU)         \
@@ -121,6 +129,7 @@ XT_NIFS(XT_DECLARE_NIF)
   X(frozen_binary)      \
   X(checkpoint)         \
   X(batch_load)         \
+  X(device_load)        \
   X(loader)             \
   X(saver)              \
   X(atomic_file)        \

@@ -86,6 +86,7 @@
   X(header)         \
   X(open)           \
   X(more)           \
+  X(wait)           \
   X(again)          \
   X(write)          \
   X(read)           \

@@ -335,6 +335,34 @@ defmodule ExTorch.Native do
   nif source_reader_locate(checkpoint :: checkpoint(), target :: target(), verify :: boolean()) ::
         result([range()] | nil)
 
+  nif device_load_begin(
+        checkpoint :: reference(),
+        entries :: [non_neg_integer()],
+        devices :: [ExTorch.Device.device()],
+        verify :: boolean(),
+        sparing :: boolean()
+      ) :: result({reference(), non_neg_integer(), [non_neg_integer()]})
+
+  nif device_load_tensors(tensors :: [ExTorch.Tensor.t()], device :: ExTorch.Device.device()) ::
+        result({reference(), non_neg_integer()} | nil)
+
+  nif device_load_step(load :: reference(), bytes :: pos_integer()) ::
+        result({:more | :wait, non_neg_integer()} | :done)
+
+  nif device_load_fill(load :: reference(), bytes :: binary() | nil) ::
+        result(
+          {:need, non_neg_integer(), pos_integer(), non_neg_integer()}
+          | {:wait, boolean(), non_neg_integer()}
+          | :done
+        )
+
+  nif device_load_ahead(load :: reference()) ::
+        result([{non_neg_integer(), pos_integer()}])
+
+  nif device_load_ready(load :: reference()) :: result(boolean())
+  nif device_load_finish(load :: reference()) :: result([ExTorch.Tensor.t()])
+  nif device_load_close(load :: reference()) :: :ok
+
   nif source_reader_decode(
         checkpoint :: checkpoint(),
         target :: target(),

@@ -2,7 +2,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   @moduledoc false
   # Loads whole checkpoints. Each storage is read once. Native code reads in steps; progress is reported between them.
 
-  alias ExTorch.Checkpoint.{Entry, Handle, Options, SourceReader}
+  alias ExTorch.Checkpoint.{DeviceLoad, Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Memory, Native, Progress, Source, Tensor}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
@@ -76,11 +76,12 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   # Reads the tensors of the entries, which are in file order. If `sparing`, reads only the tensors, not their storages,
   # where they are a small part of these; of a source, this is an error.
   @spec tensors(Handle.t(), [Entry.t()], boolean()) :: result([Tensor.t() | struct()])
-  def tensors(ckpt, entries, sparing \\ false) do
-    with {:ok, tensors} <- tensors_at(ckpt, Enum.map(entries, & &1.index), sparing) do
-      all_to_device(ckpt, tensors, entries)
-    end
-  end
+  def tensors(ckpt, entries, sparing \\ false)
+
+  def tensors(%{options: %{device: :cpu}} = ckpt, entries, sparing),
+    do: tensors_at(ckpt, Enum.map(entries, & &1.index), sparing)
+
+  def tensors(ckpt, entries, sparing), do: DeviceLoad.load(ckpt, entries, sparing)
 
   # Same for the entries with these indices, in any order. The tensors stay on the CPU.
   @spec tensors_at(Handle.t(), [non_neg_integer()], boolean()) ::
@@ -173,28 +174,4 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
   # The ranges that will be needed after the current one.
   defp ahead(batch), do: Error.unwrap!(Call.batch_load_ahead(batch))
-
-  # Tensors of a load that failed would stay in memory until the next garbage collection.
-  defp release(tensors), do: for(%Tensor{} = tensor <- tensors, do: Tensor.release(tensor))
-
-  defp all_to_device(%{options: %{device: :cpu}}, tensors, _entries), do: {:ok, tensors}
-
-  defp all_to_device(ckpt, tensors, entries) do
-    entries
-    |> Enum.zip(tensors)
-    |> Enum.reduce_while([], fn {entry, tensor}, moved ->
-      case Handle.to_device(ckpt, tensor, entry) do
-        {:ok, tensor} -> {:cont, [tensor | moved]}
-        {:error, error} -> {:halt, {:error, error, moved}}
-      end
-    end)
-    |> case do
-      {:error, error, moved} ->
-        release(tensors ++ moved)
-        {:error, error}
-
-      moved ->
-        {:ok, Enum.reverse(moved)}
-    end
-  end
 end

@@ -4,7 +4,7 @@ defmodule ExTorch.Checkpoint.Handle do
   # that contains the path of the file.
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Checkpoint.{Entry, Options}
+  alias ExTorch.Checkpoint.{DeviceLoad, Entry, Options}
   alias ExTorch.{Error, Tensor}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
@@ -90,8 +90,10 @@ defmodule ExTorch.Checkpoint.Handle do
         {:ok, tensor}
 
       device ->
-        {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(entry.requires_grad)}
+        with {:ok, moved} <- DeviceLoad.move(tensor, device),
+             do: {:ok, Tensor.requires_grad(moved, entry.requires_grad)}
     end
+    |> put_path(ckpt)
   rescue
     error in Error -> {:error, Error.put_path(error, ckpt.source)}
   end

@@ -27,8 +27,17 @@ defmodule ExTorch.Checkpoint.Reader do
 
   # Reads the tensor of an entry.
   @spec entry(Handle.t(), Entry.t()) :: Handle.result(Tensor.t())
+  def entry(%{options: %{device: :cpu}} = ckpt, entry), do: read(ckpt, entry.index)
+
+  # A load to a device may also return what is not a tensor, which has its own error here.
   def entry(ckpt, entry) do
-    with {:ok, tensor} <- read(ckpt, entry.index), do: Handle.to_device(ckpt, tensor, entry)
+    quiet = %{ckpt | options: %{ckpt.options | on_progress: nil}}
+
+    case BatchLoad.tensors(quiet, [entry], true) do
+      {:ok, [%Tensor{} = tensor]} -> {:ok, tensor}
+      {:ok, [_other]} -> read(ckpt, entry.index)
+      {:error, error} -> {:error, error}
+    end
   end
 
   # Returns a lazy stream of {name, tensor}. Small tensors are read together, a few at first, since a stream may be
