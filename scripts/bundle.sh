@@ -41,11 +41,12 @@ needed_dylibs() {
   done
 }
 
-# LibTorch for CUDA loads some libraries by name, so all of its directory are taken, except those for Python.
-libtorch_for_cuda() {
-  local file
-  [ "${TORCH_CUDA:-no}" = yes ] || return 0
-  for file in "$TORCH_LIB"/*.so*; do
+# LibTorch for CUDA loads some libraries by name. All of those that are beside a needed one are taken, unless that is one
+# of the system; not those for Python.
+beside() { # reads what needed prints
+  local name file directories
+  directories=$(while read -r name file; do case $file in /usr/* | /lib* | -) ;; *) echo "${file%/*}" ;; esac; done | sort -u)
+  for file in $(printf '%s/*.so*\n' $directories); do
     case $file in *_python.so* | *shm.so*) continue ;; esac
     [ -L "$file" ] || echo "${file##*/} $file"
   done
@@ -55,7 +56,9 @@ rm -rf "$directory" # before the libraries are searched for: it is where they wo
 new=$directory.new
 rm -rf "$new"
 mkdir -p "$new"
-list=$({ needed "$@"; libtorch_for_cuda; } | sort -u)
+list=$(needed "$@")
+[ "${TORCH_CUDA:-no}" != yes ] || list+=$'\n'$(beside <<<"$list")
+list=$(sort -u <<<"$list")
 while read -r name file; do
   [ -n "$name" ] || continue
   [ "$file" != - ] || fail "$name, which $* need, was not found, and cannot be bundled."
