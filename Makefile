@@ -80,7 +80,10 @@ $(error ExTorch cannot be built)
 endif
 endif
 ifeq ($(WITHOUT_TORCH),)
-TORCH_FOUND := $(shell mkdir -p $(BUILD) && scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
+# Older makes do not give variables of the command line to $(shell).
+TORCH_ENV := $(foreach v,LIBTORCH_DIR LIBTORCH_VERSION LIBTORCH_TARGET TORCHX_DIR EXTORCH_PYTHON EXTORCH_CACHE EXTORCH_FETCH \
+  EXTORCH_LIBTORCH_URL EXTORCH_LIBTORCH_SHA256,$(if $($v),$v='$($v)'))
+TORCH_FOUND := $(shell mkdir -p $(BUILD) && $(TORCH_ENV) scripts/libtorch.sh 3>&2 >$(BUILD)/libtorch.mk.new 2>$(BUILD)/libtorch.log && \
   { cmp -s $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk || cp $(BUILD)/libtorch.mk.new $(BUILD)/libtorch.mk; } && echo yes)
 ifneq ($(TORCH_FOUND),yes)
 $(shell cat $(BUILD)/libtorch.log >&2)
@@ -114,11 +117,14 @@ $(PRIV)/lib: $(LIBRARIES)
 unbundle:
 	@rm -rf $(PRIV)/lib
 
+# Writes a text to the target if it is another one. There is no pipe: under the VM, SIGPIPE is ignored, and echo complains.
+write_if_new = printf '%s\n' '$(subst ','\'',$1)' >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
 # Records from which objects and how the libraries were linked, so that another variant (SAN=asan) links them again.
 VARIANT = $(BUILD) $(LINK) $(LDFLAGS) $(if $(WITHOUT_TORCH),without LibTorch)
 $(PRIV)/.variant: always
 	@mkdir -p $(@D)
-	@echo '$(subst ','\'',$(VARIANT))' | cmp -s - $@ || echo '$(subst ','\'',$(VARIANT))' >$@
+	@$(call write_if_new,$(VARIANT))
 
 $(PRIV)/extorch.so: $(NIF_OBJECTS) $(PRIV)/.variant
 	@echo " LD $(notdir $@)"
@@ -172,7 +178,7 @@ FLAGS_torch = $(TORCH_DEFINES)
 FLAGS_cxx = $(CROSSCOMPILE)$(CXX) $(ALL_CXXFLAGS) $(TORCH_LIBS)
 $(BUILD)/%.flags: always
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(subst ','\'',$(FLAGS_$*))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(FLAGS_$*))' >$@
+	@$(call write_if_new,$(FLAGS_$*))
 .PHONY: always
 .PRECIOUS: $(BUILD)/%.flags
 
