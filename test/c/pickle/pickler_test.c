@@ -10,12 +10,12 @@
 #include "failing.h"
 #include "node_text.h"
 
-/* Ends the pickle, reads it strictly, as weights_only does, and compares. Then frees the pickler. */
-static bool reads_back(xt_pickler *p, const char *expected) {
+/* Ends the pickle, reads it and compares. Then frees the pickler. */
+static bool reads(xt_pickler *p, const char *expected, bool strict) {
   xt_arena arena = {0};
   xt_error error = {0};
   xt_storages storages = {.arena = &arena, .max_tensor_bytes = 1 << 24};
-  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error, .strict = true};
+  xt_rebuild rebuild = {.arena = &arena, .storages = &storages, .error = &error, .strict = strict};
   xt_pickle_scan_state scan = {0};
   xt_node *root = NULL;
   size_t used;
@@ -32,6 +32,9 @@ static bool reads_back(xt_pickler *p, const char *expected) {
   xt_pickler_free(p);
   return equal;
 }
+
+/* The same, strictly, as weights_only does. */
+static bool reads_back(xt_pickler *p, const char *expected) { return reads(p, expected, true); }
 
 static void none_and_booleans(void) {
   xt_pickler p;
@@ -213,15 +216,15 @@ static void globals_are_memoized(void) {
   xt_pickler_put_mark(&p);
   for (int round = 0; round < 2; round++)
     for (int i = 0; i < N; i++) {
-      snprintf(names[i], sizeof names[i], "torch\nA%dTensor\n", i);
+      snprintf(names[i], sizeof names[i], "module\nClass%d\n", i);
       size_t before = p.out.size;
       xt_pickler_put_global(&p, names[i]);
       CHECK(round == 0 || p.out.size - before == (i < 256 ? 2 : 5));
-      sprintf(expected + strlen(expected), "%storch.A%dTensor", round + i ? ", " : "", i);
+      sprintf(expected + strlen(expected), "%smodule.Class%d", round + i ? ", " : "", i);
     }
   xt_pickler_put_tuple(&p);
   strcat(expected, ")");
-  CHECK(reads_back(&p, expected));
+  CHECK(reads(&p, expected, false));
 }
 
 static void put_tensor(xt_pickler *p, const char *class, const char *key, int64_t numel, int64_t rows,

@@ -95,7 +95,7 @@ static const refusal refusals[] = {
     {P("cposix\nsystem\n."), XT_STATUS_forbidden, "posix.system", true, 0},
     {P("I1\n."), XT_STATUS_forbidden, "opcode 0x49", true, 0},
     {P("\377."), XT_STATUS_forbidden, "unknown", true, 0},
-    {P("(X\7\0\0\0storagectorch\nUntypedStorage\nX\1\0\0\0"
+    {P("(X\7\0\0\0storagectorch.storage\nUntypedStorage\nX\1\0\0\0"
        "0X\3\0\0\0cpuK\4tQ."),
      XT_STATUS_forbidden, "untyped", true, XT_IDS_LEGACY},
     /* storages */
