@@ -39,6 +39,8 @@ defmodule ExTorch.Nx.LazyTensor do
               )
     end
   end
+
+  def read!(other), do: ExTorch.Options.expected!("an %ExTorch.Nx.LazyTensor{}", other)
 end
 
 defimpl Inspect, for: ExTorch.Nx.LazyTensor do
