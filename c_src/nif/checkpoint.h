@@ -35,7 +35,7 @@ typedef struct {
 } xt_checkpoint_resource;
 
 typedef struct {
-  bool strict, mmap, verify;
+  bool strict, mmap, populate, verify;
   xt_limits limits;
   uint64_t offset, total_bytes;
   unsigned readers, cpus;
@@ -43,7 +43,7 @@ typedef struct {
 } xt_checkpoint_options;
 
 /* Decodes {strict?, mmap?, verify?, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes,
- * files, readers, cpus, drop}. */
+ * files, readers, cpus, drop, populate?}. */
 bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_options *out);
 
 /* A NIF on the checkpoint argv[0]. The resource stays open while it runs. */

@@ -1,4 +1,5 @@
 /* Opens checkpoints from a path or a binary. Sources that Elixir reads are opened in source_reader.c. */
+#include "core/checkpoint/readers.h"
 #include "core/formats/feed.h"
 #include "core/formats/open.h"
 #include "core/memory/parallel.h"
@@ -10,8 +11,9 @@ bool xt_get_checkpoint_options(ErlNifEnv *env, ERL_NIF_TERM term, xt_checkpoint_
   const ERL_NIF_TERM *items;
   ErlNifUInt64 numbers[11];
   int arity;
-  if (!enif_get_tuple(env, term, &arity, &items) || arity != 14 || !xt_get_bool(env, items[0], &out->strict) ||
-      !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify))
+  if (!enif_get_tuple(env, term, &arity, &items) || arity != 15 || !xt_get_bool(env, items[0], &out->strict) ||
+      !xt_get_bool(env, items[1], &out->mmap) || !xt_get_bool(env, items[2], &out->verify) ||
+      !xt_get_bool(env, items[14], &out->populate))
     return false;
   for (int i = 0; i < 11; i++)
     if (!enif_get_uint64(env, items[3 + i], &numbers[i])) return false;
@@ -60,6 +62,10 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   }
   if (status == XT_STATUS_ok) status = xt_file_check(&handle->file, &error);
   if (status == XT_STATUS_ok && opts.mmap) status = xt_region_map(&handle->file, &handle->memory, &error);
+  if (status == XT_STATUS_ok && opts.populate) {
+    xt_record_reader reader = xt_checkpoint_handle_reader(handle, env, false);
+    status = xt_readers_populate(&reader, handle->memory, &error);
+  }
   handle->mapped = opts.mmap;
   return make_opened(env, handle, status, &error);
 }

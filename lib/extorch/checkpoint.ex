@@ -37,6 +37,8 @@ defmodule ExTorch.Checkpoint do
 
     * `:mmap` - if `true`, maps the file into memory. Tensors then share the page cache without a copy, and changes to
       the file are visible in them. If the file is truncated, operators on these tensors return `:file_changed` errors.
+      With `:populate` the whole file is read and mapped before the call returns, by several threads, for files of which
+      everything is used soon: then there are no page faults, and no single reads from the disk, while it is used.
       Defaults to `false`.
     * `:readers` - how many threads read a large file, from 1 to 64, or `nil`. Threads are used for reads of a few
       megabytes and more, and end with the call. With `nil` there is one for each scheduler that is online, but at most

@@ -6,6 +6,8 @@
 #include "core/memory/memory.h"
 #include "core/memory/parallel.h"
 #include "core/os/cpu.h"
+#include "core/os/mapping.h"
+#include "core/os/pages.h"
 #include "core/os/thread.h"
 
 enum {
@@ -187,4 +189,28 @@ xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint
   xt_status status = xt_readers_run(&r, count, &(xt_read_work){take_piece, read_piece, &all}, error);
   if (crc) *crc = atomic_load(&all.crc);
   return status;
+}
+
+/* ---- Mapped files ---- */
+
+static xt_status populate_piece(void *context, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
+  range *all = context;
+  xt_status status = xt_record_reader_check_stop(r, error);
+  if (status != XT_STATUS_ok) return status;
+  if (r->cold) xt_file_prefetch(r->file, job->at, job->size);
+  if (xt_mapping_populate(all->to + job->at, job->size)) return XT_STATUS_ok;
+  status = xt_file_check(r->file, error);
+  return status != XT_STATUS_ok
+             ? status
+             : xt_error_at(error, XT_STATUS_io, (int64_t)job->at, "the mapped file could not be read");
+}
+
+xt_status xt_readers_populate(const xt_record_reader *reader, xt_region *mapping, xt_error *error) {
+  xt_record_reader r = *reader;
+  range all = {.to = mapping->data, .size = mapping->size};
+  unsigned count;
+  r.memory = NULL;
+  xt_readers_plan(&r, 0, mapping->size, mapping->size, &count);
+  xt_pages_prefer_huge(mapping->data, mapping->size); /* file systems with large folios read and map these */
+  return xt_readers_run(&r, count, &(xt_read_work){take_piece, populate_piece, &all}, error);
 }

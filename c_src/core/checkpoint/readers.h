@@ -51,4 +51,7 @@ xt_status xt_readers_read(const xt_record_reader *reader, uint64_t offset, uint8
 xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                            xt_error *error);
 
+/* Makes all pages of a mapped file present, with as many readers as are useful. */
+xt_status xt_readers_populate(const xt_record_reader *reader, xt_region *mapping, xt_error *error);
+
 #endif

@@ -99,6 +99,28 @@ xt_status xt_mapping_open(const xt_file *file, void **data, xt_error *error) {
                       "too many memory-mapped files (the limit is %d); close some, or load without `mmap: true`", MAPS);
 }
 
+/* MADV_POPULATE_READ of Linux 5.14. Its headers may be older than the kernel. */
+#ifdef __linux__
+enum { POPULATE_READ = 22 };
+static int populate(void *data, size_t size) { return madvise(data, size, POPULATE_READ); }
+#else
+static int populate(void *data, size_t size) {
+  (void)data, (void)size;
+  return errno = EINVAL, -1;
+}
+#endif
+
+bool xt_mapping_populate(void *data, size_t size) {
+  uintptr_t start = (uintptr_t)data & ~(page_size - 1);
+  size += (uintptr_t)data - start;
+  int result;
+  while ((result = populate((void *)start, size)) && (errno == EINTR || errno == EAGAIN)) {
+  }
+  if (!result || errno != EINVAL) return !result;
+  for (uintptr_t at = start; at < start + size; at += page_size) (void)*(volatile const char *)at;
+  return !xt_mapping_poisoned((void *)start, size);
+}
+
 bool xt_mapping_poisoned(const void *data, size_t size) {
   uintptr_t start = (uintptr_t)data;
   if (!atomic_load(&poisoned_count)) return false;

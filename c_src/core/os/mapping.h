@@ -14,6 +14,10 @@
 xt_status xt_mapping_open(const xt_file *file, void **data, xt_error *error);
 void xt_mapping_close(void *data, size_t size);
 
+/* Makes all pages of a part of a mapping present, so that no access to them faults; reads them from the disk if they
+ * are not in the page cache. Returns false if the file no longer has some of them. */
+bool xt_mapping_populate(void *data, size_t size);
+
 /* Returns whether the memory belongs to a mapping whose file was truncated. */
 bool xt_mapping_poisoned(const void *data, size_t size);
 

@@ -36,7 +36,7 @@ defmodule ExTorch.Checkpoint.Options do
   @max_readers 64
 
   @type t :: %{
-          mmap: boolean(),
+          mmap: boolean() | :populate,
           verify: boolean(),
           strict: boolean(),
           ordered: boolean(),
@@ -49,11 +49,11 @@ defmodule ExTorch.Checkpoint.Options do
           limits: keyword()
         }
 
-  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes, files, readers, cpus, drop_behind; nodes, memory and readers: 0 if not given; drop_behind: 0 false, 1 true, 2 if large"
+  @typedoc "strict, mmap, verify, pickle_bytes, nodes, depth, tensor_bytes, memory, offset, total_bytes, files, readers, cpus, drop_behind, populate; nodes, memory and readers: 0 if not given; drop_behind: 0 false, 1 true, 2 if large"
   @type native ::
           {boolean(), boolean(), boolean(), non_neg_integer(), non_neg_integer(), pos_integer(),
            non_neg_integer(), non_neg_integer(), non_neg_integer(), non_neg_integer(),
-           pos_integer(), 0..64, pos_integer(), 0..2}
+           pos_integer(), 0..64, pos_integer(), 0..2, boolean()}
 
   # The options with their defaults.
   @spec known_options() :: keyword()
@@ -70,7 +70,10 @@ defmodule ExTorch.Checkpoint.Options do
   @spec check!(keyword()) :: t()
   def check!(opts) do
     opts = Options.validate!(opts, @defaults)
-    Options.booleans!(opts, [:mmap, :verify, :strict, :ordered])
+    Options.booleans!(opts, [:verify, :strict, :ordered])
+
+    unless opts[:mmap] in [false, true, :populate],
+      do: Options.invalid!(:mmap, "a boolean or :populate", opts[:mmap])
 
     unless bytes?(opts[:offset]),
       do: Options.invalid!(:offset, "a number of bytes", opts[:offset])
@@ -132,9 +135,10 @@ defmodule ExTorch.Checkpoint.Options do
   def native(
         %{strict: strict, mmap: mmap, verify: verify, limits: limits, offset: offset} = options
       ) do
-    {strict, mmap, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
+    {strict, mmap != false, verify, limits[:pickle_bytes], limits[:nodes] || 0, limits[:depth],
      limits[:tensor_bytes], limits[:memory] || 0, offset, limits[:total_bytes], limits[:files],
-     options[:readers] || 0, System.schedulers_online(), drop(options[:drop_behind])}
+     options[:readers] || 0, System.schedulers_online(), drop(options[:drop_behind]),
+     mmap == :populate}
   end
 
   defp drop(false), do: 0

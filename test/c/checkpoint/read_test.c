@@ -1,5 +1,6 @@
 /* Reads storages, views and ranges of a zip file on disk: large and small ones, compressed ones, views with gaps,
  * damaged data, and with every read and every allocation failing once. By one thread and by several. */
+#include "core/checkpoint/readers.h"
 #include "core/memory/memory.h"
 #include "core/os/background.h"
 #include "core/os/mapping.h"
@@ -148,6 +149,8 @@ static void settle_at(uint64_t bytes) {
 
 static void settle(void) { settle_at(0); }
 
+static bool stop(void *context) { return --*(int *)context < 0; }
+
 /* ---- The tests ---- */
 
 static void views_and_storages_are_read(void) {
@@ -171,6 +174,26 @@ static void mapped_files_are_shared(void) {
   CHECK(read_views(&o) == XT_STATUS_ok && load_all(&o, MIB) == XT_STATUS_ok);
   xt_region_drop(mapping);
   close_file(&o);
+}
+
+static void mapped_files_are_populated(void) {
+  opened o;
+  xt_region *mapping;
+  CHECK(open_file(&o, false) == XT_STATUS_ok);
+  CHECK(xt_region_map(&o.file, &mapping, &o.error) == XT_STATUS_ok);
+  CHECK(xt_readers_populate(&o.reader, mapping, &o.error) == XT_STATUS_ok);
+  o.reader.memory = mapping;
+  CHECK(xt_readers_populate(&o.reader, mapping, &o.error) == XT_STATUS_ok && load_all(&o, MIB) == XT_STATUS_ok);
+  int calls = 1;
+  o.reader.stop = stop;
+  o.reader.context = &calls;
+  CHECK(xt_readers_populate(&o.reader, mapping, &o.error) == XT_STATUS_stopping);
+  o.reader.stop = NULL;
+  CHECK(!truncate(path, (off_t)o.file.size / 2));
+  CHECK(xt_readers_populate(&o.reader, mapping, &o.error) == XT_STATUS_file_changed);
+  xt_region_drop(mapping);
+  close_file(&o);
+  make_file(false);
 }
 
 static void records_are_found_and_read(void) {
@@ -314,8 +337,6 @@ static void wrong_headers_are_found(void) {
   make_file(false);
 }
 
-static bool stop(void *context) { return --*(int *)context < 0; }
-
 static void the_caller_can_stop_a_read(void) {
   opened o;
   CHECK(open_file(&o, false) == XT_STATUS_ok);
@@ -455,12 +476,13 @@ int main(int argc, char **argv) {
   for (int i = 0; i < PACKED; i++) packed[i] = (uint8_t)((unsigned)i * (unsigned)i / 77 + (unsigned)i / 3);
   int status = 0;
   for (readers = 0; readers <= 4; readers += 4)
-    status |= RUN_TESTS(readers ? "read by four threads" : "read", views_and_storages_are_read, mapped_files_are_shared,
-                        records_are_found_and_read, ranges_of_records, a_meta_tensor_has_no_data, damage_is_found,
-                        wrong_headers_are_found, bytes_that_are_missing_are_an_error, the_caller_can_stop_a_read,
-                        the_first_error_is_returned, a_file_that_is_truncated_while_it_is_read,
-                        pages_that_are_not_cached_are_read, the_budget_limits_a_load, every_failing_read_is_an_error,
-                        short_and_interrupted_reads_are_continued, every_failing_allocation_is_an_error);
+    status |=
+        RUN_TESTS(readers ? "read by four threads" : "read", views_and_storages_are_read, mapped_files_are_shared,
+                  mapped_files_are_populated, records_are_found_and_read, ranges_of_records, a_meta_tensor_has_no_data,
+                  damage_is_found, wrong_headers_are_found, bytes_that_are_missing_are_an_error,
+                  the_caller_can_stop_a_read, the_first_error_is_returned, a_file_that_is_truncated_while_it_is_read,
+                  pages_that_are_not_cached_are_read, the_budget_limits_a_load, every_failing_read_is_an_error,
+                  short_and_interrupted_reads_are_continued, every_failing_allocation_is_an_error);
   free(large);
   unlink(path);
   return status;

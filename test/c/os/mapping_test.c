@@ -70,6 +70,22 @@ static void a_truncated_file_poisons_its_mapping(void) {
   xt_file_close(&other_file);
 }
 
+/* Also from the middle of a page on, and of a file that was truncated, without a signal. */
+static void populates_a_mapping(void) {
+  xt_file file;
+  xt_region *region;
+  xt_error error;
+  open_file(&file);
+  CHECK(xt_region_map(&file, &region, &error) == XT_STATUS_ok);
+  CHECK(xt_mapping_populate(region->data, size) && xt_mapping_populate(region->data + 100, size - 200));
+  CHECK(region->data[0] == 'x' && region->data[size - 1] == 'x');
+  CHECK(!truncate(path, (off_t)(size / PAGES)));
+  CHECK(!xt_mapping_populate(region->data, size));
+  CHECK(xt_mapping_populate(region->data, 1));
+  xt_region_drop(region);
+  xt_file_close(&file);
+}
+
 static void failing_calls_are_errors(void) {
   xt_file file;
   xt_region *region;
@@ -154,9 +170,9 @@ int main(int argc, char **argv) {
   }
   int result;
   CHECK(waitpid(child, &result, 0) == child && result == 0);
-  int status =
-      RUN_TESTS("mapping", installs_on_top_of_another_handler, reads_a_mapped_file,
-                a_truncated_file_poisons_its_mapping, failing_calls_are_errors, the_number_of_mappings_is_limited);
+  int status = RUN_TESTS("mapping", installs_on_top_of_another_handler, reads_a_mapped_file,
+                         a_truncated_file_poisons_its_mapping, populates_a_mapping, failing_calls_are_errors,
+                         the_number_of_mappings_is_limited);
   unlink(path);
   return status;
 }

@@ -61,6 +61,21 @@ defmodule ExTorch.Checkpoint.ReadersTest do
     end
   end
 
+  test "mapped files that are populated", %{tmp_dir: dir} do
+    object = object()
+    expected = binaries(object)
+
+    for format <- @formats, readers <- [nil, 1, 5] do
+      path = Path.join(dir, "#{format}")
+      ExTorch.save!(object, path, format: format, fsync: false)
+      assert [] == different(ExTorch.load!(path, mmap: :populate, readers: readers), expected)
+      # one that is smaller than a page
+      ExTorch.save!(%{"w" => ExTorch.ones({3})}, path, format: format)
+      assert %{"w" => small} = ExTorch.load!(path, mmap: :populate, verify: true)
+      assert Tensor.to_list(small) == [1.0, 1.0, 1.0]
+    end
+  end
+
   test "compressed records, and parts of files", %{tmp_dir: dir} do
     count = 3 * @mib
     names = ["0", "1", "2", "3"]
@@ -152,6 +167,12 @@ defmodule ExTorch.Checkpoint.ReadersTest do
     for readers <- [0, -1, 65, 1.0, :all, "2"] do
       assert_raise Error, ~r/expected :readers to be nil or an integer from 1 to 64, got/, fn ->
         ExTorch.load(path, readers: readers)
+      end
+    end
+
+    for mmap <- [nil, 1, :populated, "true"] do
+      assert_raise Error, ~r/expected :mmap to be a boolean or :populate, got/, fn ->
+        ExTorch.load(path, mmap: mmap)
       end
     end
 
