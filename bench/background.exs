@@ -17,7 +17,7 @@ ExTorch.Memory.set_background(for name <- String.split(uses, ",", trim: true), d
 load = """
 System.cmd(limits, args)
 #{Measure.ticker_code()}
-{time, object} = :timer.tc(fn -> ExTorch.load!(path) end)
+{time, object} = :timer.tc(fn -> ExTorch.load!(path, readers: 1) end)
 gap = gap.()
 291 = map_size(object)
 IO.puts("\#{time / 1000} \#{gap}")
@@ -70,7 +70,7 @@ run = fn script, uses ->
 end
 
 jobs = [
-  {:prefault, "load 2 GB", load},
+  {:prefault, "load 2 GB with one reader", load},
   {:prefault, "receive 2 GB in chunks of 1 MiB", receive_stream},
   {:checksum, "save 2 GB", save},
   {:block_cache, "240 tensors of 4 to 32 MB, one by one", read_one_by_one}
