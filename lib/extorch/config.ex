@@ -33,7 +33,7 @@ defmodule ExTorch.Config do
   None of the uses of `:background` is needed, and nothing waits for them. The first two need a thread that runs only
   while a CPU is idle, which exists on Linux 6.4 and newer:
 
-    * `:prefault` touches the memory of a large load before it is read into
+    * `:prefault` touches the memory of a large load, by one thread or of a stream, before it is read into
     * `:checksum` computes the checksums of a large save before they are written
     * `:block_cache` keeps freed blocks of 2 to 32 MiB for about a second, at most 32 MiB in total, and uses them again
   """

@@ -60,7 +60,9 @@ typedef struct xt_checkpoint {
   uint64_t base;     /* offset in the file where this save begins */
   uint64_t next;     /* offset where the next save begins; 0 if there is none */
   uint64_t file_size;
-  xt_opening *opening; /* NULL once the checkpoint is open */
+  atomic_uint_least64_t read_to;   /* where the last read ended, and up to where the system was asked to read ahead */
+  atomic_uint_least64_t requested; /* (readers.c) */
+  xt_opening *opening;             /* NULL once the checkpoint is open */
 } xt_checkpoint;
 
 void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, const xt_limits *limits, bool strict,

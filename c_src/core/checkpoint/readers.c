@@ -16,7 +16,10 @@ enum {
   PER_COLD_READER = 1 << 20, /* the same of a file on disk */
   MAX_CACHED = 8,            /* readers of a cached file; more do not copy faster */
   COLD = 8,                  /* readers of a file on disk */
-  PROBES = 16                /* places where a file is asked whether it is cached */
+  PROBES = 16,               /* places where a file is asked whether it is cached */
+  SMALLEST = 64 << 10,       /* reads from this size on, one after another, are read ahead of */
+  MAX_GAP = 1 << 20,         /* between two such reads */
+  AHEAD = 8 << 20
 };
 
 /* ---- The number of readers ---- */
@@ -149,6 +152,16 @@ xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *t
   return XT_STATUS_ok;
 }
 
+/* Small reads one after another, as of a stream of tensors, would leave the disk idle between them. What comes next is
+ * requested when less than half of AHEAD is left of what was. */
+static void read_ahead(const xt_record_reader *r, uint64_t offset, uint64_t size) {
+  xt_checkpoint *c = r->checkpoint;
+  uint64_t end = offset + size, last = atomic_exchange(&c->read_to, end), next = end + AHEAD / 2;
+  if (offset < last || offset - last > MAX_GAP || next >= r->file->size || atomic_load(&c->requested) >= next) return;
+  atomic_store(&c->requested, end + AHEAD);
+  if (xt_file_waits(r->file, next)) xt_file_prefetch(r->file, end, AHEAD);
+}
+
 /* ---- One range ---- */
 
 typedef struct {
@@ -185,6 +198,7 @@ xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint
   unsigned count;
   xt_readers_plan(&r, offset, offset + size, size, &count);
   if (crc) *crc = 0;
+  if (size >= SMALLEST && reader->readers != 1) read_ahead(reader, offset, size);
   if (size <= XT_READ_PIECE || count == 1) return xt_readers_read(&r, offset, to, size, crc, error);
   xt_status status = xt_readers_run(&r, count, &(xt_read_work){take_piece, read_piece, &all}, error);
   if (crc) *crc = atomic_load(&all.crc);

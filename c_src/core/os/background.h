@@ -2,8 +2,8 @@
  * moment. Each use can be turned off (`config :extorch, background: …`). bench/background.exs measures what each gains,
  * on two cores:
  *
- *   prefault      pages of a large load are touched before they are read into: a load of 2 GB takes 10 to 20 % less, a
- *                 stream 10 to 15 %
+ *   prefault      pages of a large load by one thread are touched before they are read into: a load of 2 GB takes 10 to
+ *                 20 % less, a stream 10 to 15 %
  *   checksum      the CRC of a large payload is computed before it is written: a save of 2 GB takes 25 to 30 % less
  *   block_cache   blocks of 2 to 32 MiB are used again: reading such tensors one by one takes 30 to 50 % less
  *

@@ -61,6 +61,30 @@ defmodule ExTorch.Checkpoint.ReadersTest do
     end
   end
 
+  # What is dropped from the page cache is read from the disk by the next read, if the file system has a disk.
+  test "files that are not in the page cache", %{tmp_dir: dir} do
+    object = object()
+    expected = binaries(object)
+    uncached = [drop_behind: true]
+
+    for format <- @formats do
+      path = Path.join(dir, "#{format}")
+      # what was not written to the disk stays in the cache
+      ExTorch.save!(object, path, format: format, fsync: true)
+      assert [] == different(ExTorch.load!(path, uncached), expected)
+      assert [] == different(ExTorch.load!(path, uncached), expected)
+
+      assert [] ==
+               different(ExTorch.load!(path, [verify: true, readers: 3] ++ uncached), expected)
+
+      assert [] == different(path |> Checkpoint.open!(uncached) |> Map.new(), expected)
+      assert [] == different(path |> Checkpoint.open!() |> Map.new(), expected)
+      assert [] == different(ExTorch.load!(path, uncached), expected)
+      assert [] == different(ExTorch.load!(path, mmap: :populate), expected)
+      File.rm!(path)
+    end
+  end
+
   test "mapped files that are populated", %{tmp_dir: dir} do
     object = object()
     expected = binaries(object)
