@@ -45,6 +45,7 @@ defmodule ExTorch.Device do
   `memory/1` returns what the device has. `ExTorch.Memory.live/0` counts what tensors of ExTorch hold on devices, and
   `ExTorch.Memory.set_budget/2` limits it for a device.
   """
+  @moduledoc groups: ["Devices", "Memory and synchronization", "Backends"]
 
   alias ExTorch.{Error, Meminfo, Native, Options}
   alias ExTorch.Native.Call
@@ -59,6 +60,7 @@ defmodule ExTorch.Device do
   @typedoc "What functions accept as a device: also torch's name, such as `\"cuda:0\"`."
   @type input :: device() | String.t()
 
+  @doc group: "Devices"
   @doc """
   Returns the available devices, the CPU first: `[:cpu, {:cuda, 0}, …]`.
 
@@ -72,6 +74,7 @@ defmodule ExTorch.Device do
     end
   end
 
+  @doc group: "Devices"
   @doc """
   Returns the types of devices that LibTorch has a backend for, with the number of devices of each. A build with CUDA has
   the type `:cuda`, also on a machine without such a device.
@@ -82,6 +85,7 @@ defmodule ExTorch.Device do
   @spec types() :: [{atom(), non_neg_integer()}]
   def types, do: Native.device_types()
 
+  @doc group: "Devices"
   @doc """
   Returns the number of devices of a type, such as `:cpu`, `:cuda` or the name of a backend. It is 0 if there is no
   backend.
@@ -106,6 +110,7 @@ defmodule ExTorch.Device do
     end
   end
 
+  @doc group: "Devices"
   @doc """
   Returns the number of CUDA devices.
 
@@ -115,6 +120,7 @@ defmodule ExTorch.Device do
   @spec cuda_count() :: non_neg_integer()
   def cuda_count, do: count(:cuda)
 
+  @doc group: "Backends"
   @doc """
   Loads a shared library that registers a backend, or operators, with LibTorch, as `torch.ops.load_library` does.
 
@@ -133,10 +139,12 @@ defmodule ExTorch.Device do
          do: :ok
   end
 
+  @doc group: "Backends"
   @doc "Same as `load_library/1` but raises on error."
   @spec load_library!(Path.t()) :: :ok
   def load_library!(path), do: Error.unwrap!(load_library(path))
 
+  @doc group: "Devices"
   @doc """
   Returns the device on which `ExTorch.tensor/2` and the other functions that create tensors create them, unless they are
   given one.
@@ -155,6 +163,7 @@ defmodule ExTorch.Device do
     end
   end
 
+  @doc group: "Devices"
   @doc """
   Sets the default device of the running node.
 
@@ -167,6 +176,7 @@ defmodule ExTorch.Device do
   @spec set_default(input()) :: :ok
   def set_default(device), do: Application.put_env(:extorch, :default_device, check!(device))
 
+  @doc group: "Memory and synchronization"
   @doc """
   Waits until the device has finished all work that was started on it.
 
@@ -181,6 +191,12 @@ defmodule ExTorch.Device do
     with {:ok, nil} <- Call.device_synchronize(check!(device)), do: :ok
   end
 
+  @doc group: "Memory and synchronization"
+  @doc "Same as `synchronize/1` but raises on error."
+  @spec synchronize!(input()) :: :ok
+  def synchronize!(device), do: Error.unwrap!(synchronize(device))
+
+  @doc group: "Memory and synchronization"
   @doc """
   Returns the free and total memory of a device in bytes.
 
@@ -222,6 +238,7 @@ defmodule ExTorch.Device do
   defp unavailable(device),
     do: Error.new(:unsupported, "the memory of #{Error.quoted(device)} is not available")
 
+  @doc group: "Memory and synchronization"
   @doc "Same as `memory/1` but raises on error."
   @spec memory!(input()) :: %{free: non_neg_integer(), total: non_neg_integer()}
   def memory!(device), do: Error.unwrap!(memory(device))
