@@ -256,7 +256,7 @@ image: setup-matrix
 	@scripts/image.sh
 
 bench: setup-test
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all simulated_device
 	@for script in $(if $(BENCH),$(BENCH:%=bench/%.exs),$(wildcard bench/*.exs)); do echo "== $$script"; $(MIX) run --no-deps-check $$script || exit 1; done
 
 format:

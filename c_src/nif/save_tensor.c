@@ -16,7 +16,8 @@ static void add_view(xt_save_tensor *t, xt_tensor *handle) {
                                              .storage = info->storage,
                                              .storage_bytes = info->storage_bytes,
                                              .device = info->device,
-                                             .staged = !info->plain || info->device.type != XT_DEVICE_CPU,
+                                             .staged = !info->plain,
+                                             .remote = info->plain && info->device.type != XT_DEVICE_CPU,
                                              .owner = handle,
                                              .drop = drop_tensor};
 }
@@ -112,6 +113,7 @@ void xt_save_tensor_cast(xt_save_tensor *t, xt_dtype dtype) {
   xt_save_view *view = &t->views[0];
   if (t->kind != XT_SAVE_STRIDED || dtype == t->dtype) return;
   view->cast = view->staged = true;
+  view->remote = false;
   view->from = view->dtype;
   view->dtype = t->dtype = dtype;
 }
@@ -135,7 +137,7 @@ static xt_status cast(xt_tensor *tensor, xt_dtype dtype, xt_tensor **out, xt_err
   return call_tensor_op("aten::to.dtype", args, 2, out, error);
 }
 
-enum { CAST_BYTES = 16 << 20 }; /* of the converted elements that are in memory at a time */
+enum { CAST_BYTES = 16 << 20 }; /* of the elements that are converted, or fetched from a device, at a time */
 
 /* Returns elements of a contiguous tensor as a view of one dimension. */
 static xt_status narrow(xt_tensor *tensor, int64_t first, int64_t count, xt_tensor **out, xt_error *error) {
@@ -174,8 +176,27 @@ static xt_status cast_part(const xt_save_view *view, int64_t first, int64_t *cou
   return status;
 }
 
-xt_status xt_save_tensor_fetch(const xt_save_view *view, uint64_t from, xt_tensor **fetched, uint64_t *size,
-                               xt_error *error) {
+/* Copies bytes of the memory of a device: `size` at most, from the byte `from` after `base` on. */
+static xt_status fetch_bytes(const xt_save_view *view, const uint8_t *base, uint64_t from, xt_tensor **fetched,
+                             uint64_t *size, xt_error *error) {
+  const xt_tensor *owner = view->owner;
+  if (*size > CAST_BYTES) *size = CAST_BYTES;
+  int64_t count = (int64_t)*size, one = 1;
+  xt_tensor_layout layout = {1, &count, &one, base - (const uint8_t *)owner->info.storage + (int64_t)from};
+  xt_tensor *part;
+  xt_status status = xt_torch->tensor_view(owner, XT_uint8, &layout, &part, error);
+  if (status != XT_STATUS_ok) return status;
+  status = xt_torch->tensor_plain(part, fetched, error);
+  xt_tensor_drop(part);
+  return status;
+}
+
+xt_status xt_save_tensor_fetch(const xt_save_view *view, const xt_payload *payload, bool named, uint64_t from,
+                               xt_tensor **fetched, uint64_t *size, xt_error *error) {
+  *size = payload->bytes - from;
+  if (view->remote && !named) return fetch_bytes(view, view->storage, from, fetched, size, error);
+  if (view->remote && xt_save_view_is_contiguous(view))
+    return fetch_bytes(view, view->data, from, fetched, size, error);
   int64_t count = count_elements(view), item = (int64_t)xt_dtype_get(view->dtype)->size;
   xt_tensor *converted = NULL;
   xt_status status = XT_STATUS_ok;

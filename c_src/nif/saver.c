@@ -57,8 +57,10 @@ xt_status xt_save_job_no_memory(xt_error *error) {
 static xt_status fetch(void *context, size_t payload, uint64_t from, const uint8_t **data, uint64_t *size,
                        xt_error *error) {
   xt_save_job *job = context;
-  const xt_save_view *view = &job->plan.views[job->plan.payloads[payload].view];
-  xt_status status = xt_save_tensor_fetch(view, from, &job->fetched, size, error);
+  const xt_payload *wanted = &job->plan.payloads[payload];
+  const xt_save_view *view = &job->plan.views[wanted->view];
+  bool named = job->plan.format->refuses; /* a format of named tensors */
+  xt_status status = xt_save_tensor_fetch(view, wanted, named, from, &job->fetched, size, error);
   if (status != XT_STATUS_ok) return status;
   *data = job->fetched->info.data;
   job->fetched_size = *size;

@@ -24,7 +24,7 @@ defmodule ExTorch.Device do
       {:ok, weights} = ExTorch.load("model.safetensors", device: :cuda)
       ExTorch.save(weights, "copy.safetensors")
 
-  Saving, `ExTorch.Tensor.to_binary/1`, `ExTorch.Tensor.to_list/1`, `inspect/2` and comparisons copy the values to the CPU.
+  Saving copies 16 MiB at a time to the CPU. `ExTorch.Tensor.to_binary/1`, `ExTorch.Tensor.to_list/1`, `inspect/2` and comparisons copy the values.
   A blob of such a tensor (`ExTorch.Tensor.Blob`) has the device and an address of the device, which the CPU must not read.
 
   ## Backends from other libraries

@@ -98,8 +98,8 @@ void xt_save_tensor_drop(const xt_save_tensor *t) {
 
 /* Sort key. Views of the same `class` can share a storage: they have the same dtype and are a whole number of elements
  * apart, or their storages count bytes, as those of uint8 and of dtypes without a storage class do. Within a class,
- * views are ordered by address. Views that are cast share a storage if they are equal. Other staged views and empty
- * ones never share one. */
+ * views are ordered by address. Views that are cast share a storage if they are equal, those of another device if it is
+ * the same storage there. Other staged views and empty ones never share one. */
 typedef struct {
   uint32_t class;
   uintptr_t base;
@@ -108,7 +108,7 @@ typedef struct {
 } sort_key;
 
 enum { REMAINDER_BITS = 8, DTYPE_BITS = 8 };
-enum { BYTES, TYPED, CAST, ALONE };
+enum { BYTES, TYPED, CAST, REMOTE, ALONE };
 
 static bool counts_bytes(const xt_save_view *view) {
   return view->untyped || view->dtype == XT_uint8 || !*xt_dtype_get(view->dtype)->storage;
@@ -116,7 +116,7 @@ static bool counts_bytes(const xt_save_view *view) {
 
 static int kind_of(const xt_save_view *view) {
   if (!view->storage_bytes || view->alone || (view->staged && !view->cast)) return ALONE;
-  return view->cast ? CAST : counts_bytes(view) ? BYTES : TYPED;
+  return view->cast ? CAST : view->remote ? REMOTE : counts_bytes(view) ? BYTES : TYPED;
 }
 
 static bool is_equal(const xt_save_view *a, const xt_save_view *b) {
@@ -124,6 +124,11 @@ static bool is_equal(const xt_save_view *a, const xt_save_view *b) {
   for (int d = 0; d < a->ndim; d++)
     if (a->sizes[d] != b->sizes[d] || a->strides[d] != b->strides[d]) return false;
   return true;
+}
+
+static bool is_same_storage(const xt_save_view *a, const xt_save_view *b) {
+  return a->storage == b->storage && a->storage_bytes == b->storage_bytes && a->device.type == b->device.type &&
+         a->device.index == b->device.index;
 }
 
 static sort_key key_of(const xt_save_view *view, size_t index) {
@@ -151,6 +156,7 @@ typedef struct {
 static bool can_join(const xt_save_plan *p, const xt_save_view *view, const sort_key *before, const group *g) {
   int kind = kind_of(view);
   if (kind == CAST) return before->base == (uintptr_t)view->storage && is_equal(view, &p->views[before->view]);
+  if (kind == REMOTE) return is_same_storage(view, &p->views[before->view]);
   if (kind == BYTES && ((uintptr_t)view->data - g->base) % xt_dtype_get(view->dtype)->size) return false;
   return kind != ALONE && (uintptr_t)view->storage < g->end;
 }
@@ -176,7 +182,7 @@ static void init_payload(xt_payload *payload, size_t number, const xt_save_plan 
   xt_decimal(payload->key, number); /* the payload is zeroed, so the key is terminated */
   payload->dtype = first->dtype;
   payload->bytes = g->end - g->base;
-  payload->data = first->staged ? NULL : (const uint8_t *)g->base;
+  payload->data = first->staged || first->remote ? NULL : (const uint8_t *)g->base;
   payload->view = view;
   payload->numel = (int64_t)(payload->bytes / (counts_bytes(first) ? 1 : xt_dtype_get(first->dtype)->size));
 }
@@ -273,7 +279,8 @@ xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *e
     const xt_save_view *view = &p->views[i];
     xt_payload *payload = &p->payloads[p->count++];
     *payload = (xt_payload){.dtype = view->dtype, .numel = count_elements(view), .bytes = count_bytes(view), .view = i};
-    if (!view->staged && payload->bytes && xt_save_view_is_contiguous(view)) payload->data = view->data;
+    if (!view->staged && !view->remote && payload->bytes && xt_save_view_is_contiguous(view))
+      payload->data = view->data;
   }
   return duplicate ? XT_STATUS_ok : check_overlaps(p, error);
 }

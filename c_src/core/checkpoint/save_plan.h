@@ -22,7 +22,8 @@ typedef struct {
   const uint8_t *storage;         /* the memory that is written for it; NULL if only the elements are known */
   uint64_t storage_bytes;
   xt_device device;
-  bool staged;  /* not plain CPU memory: fetched as contiguous elements when it is written */
+  bool staged;  /* not plain memory: fetched as contiguous elements when it is written */
+  bool remote;  /* plain memory of another device: fetched in parts when it is written, shared like that of the CPU */
   bool untyped; /* its storage has no dtype and counts bytes */
   bool bare;    /* a storage outside a tensor: its payload must consist of exactly its elements */
   bool cast;    /* staged, because its memory has the dtype `from`; equal views share a payload */

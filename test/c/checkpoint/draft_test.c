@@ -260,6 +260,30 @@ static void shared_and_sorted_storages(void) {
   }
 }
 
+/* Views of one storage of a device share it; the same address on another device is other memory. */
+static void storages_of_devices(void) {
+  xt_save_plan plan = {.format = &xt_zip_write};
+  xt_draft d;
+  xt_draft_begin(&d, &plan);
+  xt_pickler_put_mark(&d.pickle);
+  for (int i = 0; i < 3; i++) {
+    xt_save_tensor tensor = strided(view_of(XT_float32, 1, two, one, floats + (i == 1 ? 3 : 0)));
+    xt_save_view *view = &tensor.views[0];
+    view->remote = true;
+    view->device = (xt_device){XT_DEVICE_CUDA, i / 2};
+    view->storage = (const uint8_t *)floats;
+    view->storage_bytes = 6 * sizeof *floats;
+    xt_draft_put_tensor(&d, &tensor);
+  }
+  xt_pickler_put_tuple(&d.pickle);
+  CHECK(reads_back(&d,
+                   "(tensor(float32, size (2), stride (1), storage 0 + 0), tensor(float32, size (2), stride (1), "
+                   "storage 0 + 3), tensor(float32, size (2), stride (1), storage 1 + 0))",
+                   NULL, NULL));
+  CHECK(plan.count == 2 && !plan.payloads[0].data && plan.payloads[0].bytes == 24 && plan.payloads[1].bytes == 24);
+  xt_save_plan_free(&plan);
+}
+
 static void locations(void) {
   static const struct {
     xt_device device;
@@ -308,5 +332,6 @@ static void every_failing_allocation_is_reported(void) {
 int main(void) {
   return RUN_TESTS("draft", strided_tensors, staged_tensors, tensors_without_a_storage_class, bare_storages,
                    a_storage_inside_other_memory, meta_tensors, sparse_tensors, quantized_tensors, subclasses,
-                   memoized_objects, shared_and_sorted_storages, locations, every_failing_allocation_is_reported);
+                   memoized_objects, shared_and_sorted_storages, locations, storages_of_devices,
+                   every_failing_allocation_is_reported);
 }

@@ -344,6 +344,38 @@ defmodule ExTorch.Device.LoadTest do
 
     ckpt = Checkpoint.open!(Path.join(dir, "copy.zip"))
     assert Checkpoint.entry!(ckpt, "big").device == "#{elem(device, 0)}:0"
+
+    # what shares memory on the device is written once
+    sizes = fn file ->
+      file |> Checkpoint.open!() |> Checkpoint.storages() |> Enum.map(& &1.nbytes)
+    end
+
+    assert Enum.sort(sizes.(Path.join(dir, "copy.zip"))) == Enum.sort(sizes.(path))
+    part = %{"part" => loaded["part"]}
+    ExTorch.save!(part, path, compact: true)
+    assert sizes.(path) == [1600]
+    shared = %{"a" => loaded["base"], "b" => loaded["part"]}
+    safetensors = Path.join(dir, "shared.safetensors")
+    assert {:error, %{reason: :bad_argument}} = ExTorch.save(shared, safetensors)
+    assert :ok = ExTorch.save(shared, safetensors, duplicate: true)
+    assert Tensor.equal?(ExTorch.load!(safetensors)["b"], model["part"])
+  end
+
+  test "saving needs little memory on the CPU", %{device: device, tmp_dir: dir} do
+    tensor = ExTorch.zeros({64, 1024, 1024}, dtype: :uint8, device: device)
+    live = Memory.live().bytes
+    most = :atomics.new(1, [])
+
+    for format <- [:zip, :safetensors] do
+      ExTorch.save!(%{"t" => tensor}, Path.join(dir, "#{format}"),
+        format: format,
+        on_progress: fn _ ->
+          :atomics.put(most, 1, max(:atomics.get(most, 1), Memory.live().bytes - live))
+        end
+      )
+    end
+
+    assert :atomics.get(most, 1) <= 33 * 1024 * 1024
   end
 
   test "streams", %{device: device, other: other} do
