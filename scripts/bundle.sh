@@ -67,4 +67,5 @@ while read -r name file; do
 done <<<"$list"
 mv "$new" "$directory"
 read -r size _ <<<"$(du -sLm "$directory")"
-echo "ExTorch: releases will contain the $(find "$directory" -type l | wc -l | tr -d ' ') libraries that it needs, $size MB (bundle_libtorch)"
+count=$(find "$directory" -type l | wc -l)
+echo "ExTorch: releases will contain what it needs (bundle_libtorch): $((count)) libraries, $size MB"
