@@ -159,7 +159,7 @@ defmodule ExTorch.StreamingTest do
   end
 
   test "no memory is allocated for a declared size before its bytes arrive" do
-    json = ~s({"t":{"dtype":"U8","shape":[8000000000],"data_offsets":[0,8000000000]}})
+    json = ~s({"t":{"dtype":"U8","shape":[2000000000],"data_offsets":[0,2000000000]}})
     head = <<byte_size(json)::little-64, json::binary, 0::size(1000)>>
     before = rss()
     {:more, loader} = Streaming.feed(Streaming.loader(), head)
@@ -167,7 +167,7 @@ defmodule ExTorch.StreamingTest do
     Process.sleep(200)
     assert rss() - before < 64 * 1024 * 1024
     assert {:error, %Error{reason: :truncated, message: message}} = Streaming.ended(loader)
-    assert message =~ "7994999875"
+    assert message =~ "1994999875"
   end
 
   test "a record whose compressed size exceeds the limit is refused before it is received" do
