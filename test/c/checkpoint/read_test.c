@@ -3,6 +3,7 @@
 #include "core/checkpoint/readers.h"
 #include "core/memory/memory.h"
 #include "core/os/background.h"
+#include "core/os/clock.h"
 #include "core/os/mapping.h"
 #include "failing.h"
 #include "faults.h"
@@ -142,8 +143,10 @@ static xt_status load_all(opened *o, uint64_t budget) {
   return status;
 }
 
+/* The background thread and the reaper free what was prefaulted. Both may have to wait for a CPU. */
 static void settle_at(uint64_t bytes) {
   xt_background_settle(10000);
+  for (int i = 0; i < 10000 && atomic_load(&xt_memory_live.bytes) != (int64_t)bytes; i++) xt_clock_sleep_us(1000);
   CHECK(atomic_load(&xt_memory_live.bytes) == (int64_t)bytes);
 }
 
