@@ -18,7 +18,6 @@ unsigned xt_parallel_helpers(void) { return atomic_load(&running); }
 static void *help(void *argument) {
   call *c = argument;
   xt_thread_set_name("extorch_help");
-  xt_thread_lower_priority();
   c->work(c->context, true);
   atomic_fetch_add(&c->taken, xt_memory_taken());
   return NULL;

@@ -4,13 +4,9 @@
 #include <sched.h>
 #include <time.h>
 
-#ifdef __linux__
-#include <sys/resource.h>
-#endif
-
 #include "core/os/clock.h"
 
-enum { NS_PER_S = 1000000000, LOWER = 5 /* added to the nice value: a third of the weight */ };
+enum { NS_PER_S = 1000000000 };
 
 bool xt_thread_start(void *(*run)(void *argument), void *argument) {
   pthread_attr_t attributes;
@@ -27,13 +23,6 @@ bool xt_thread_start_joinable(xt_thread *thread, void *(*run)(void *argument), v
 }
 
 void xt_thread_join(xt_thread thread) { pthread_join(thread, NULL); }
-
-/* The nice value is per thread on Linux only. */
-void xt_thread_lower_priority(void) {
-#ifdef __linux__
-  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + LOWER);
-#endif
-}
 
 void xt_thread_yield(void) { sched_yield(); }
 

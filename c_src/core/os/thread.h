@@ -17,10 +17,6 @@ bool xt_thread_start_joinable(xt_thread *thread, void *(*run)(void *argument), v
 /* Waits until the thread has ended. */
 void xt_thread_join(xt_thread thread);
 
-/* Lowers the priority of the calling thread, on systems where threads have their own: other threads get most of the
- * CPU when there are not enough CPUs for all. */
-void xt_thread_lower_priority(void);
-
 /* Sets the name of the calling thread, which debuggers and `top -H` show. At most 15 characters. */
 void xt_thread_set_name(const char *name);
 
