@@ -131,47 +131,73 @@ static xt_status plan_object(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_plan *pl
   return status;
 }
 
-/* `dtype` points to the dtype that a tensor is converted to, or is NULL. */
-static xt_status add_named(xt_save_plan *plan, const ErlNifBinary *name, xt_tensor_resource *resource,
-                           const xt_dtype *dtype, xt_error *error) {
+/* Adds a tensor with its name. Sets *valid to false if one of the terms is something else. */
+static xt_status add_named(ErlNifEnv *env, ERL_NIF_TERM key, ERL_NIF_TERM value, xt_save_plan *plan, bool *valid,
+                           xt_error *error) {
+  ErlNifBinary name;
+  xt_tensor_resource *resource;
   xt_tensor *handle;
   xt_save_tensor tensor;
+  xt_dtype dtype;
+  *valid = enif_inspect_binary(env, key, &name) && xt_get_tensor(env, value, &resource);
+  if (!*valid) return XT_STATUS_ok;
   xt_status status = xt_tensor_take(resource, &handle, error);
   if (status != XT_STATUS_ok) return status;
   status = xt_save_tensor_describe(handle, &tensor, error);
-  if (status == XT_STATUS_ok && dtype) xt_save_tensor_cast(&tensor, *dtype);
-  if (status == XT_STATUS_ok)
-    status = xt_save_plan_add_named(plan, (const char *)name->data, name->size, &tensor, error);
+  if (status == XT_STATUS_ok && xt_get_cast(env, value, &dtype)) xt_save_tensor_cast(&tensor, dtype);
+  if (status == XT_STATUS_ok) status = xt_save_plan_add_named(plan, (const char *)name.data, name.size, &tensor, error);
   xt_tensor_drop(handle);
   return status;
 }
 
-/* Plans [{name, tensor}], which is in the order of the file. */
-static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM list, bool duplicate, xt_save_plan *plan, xt_error *error) {
+static xt_status add_map(ErlNifEnv *env, ERL_NIF_TERM map, xt_save_plan *plan, bool *valid, xt_error *error) {
+  ErlNifMapIterator at;
+  ERL_NIF_TERM key, value;
+  xt_status status = XT_STATUS_ok;
+  if (!enif_map_iterator_create(env, map, &at, ERL_NIF_MAP_ITERATOR_FIRST)) return xt_save_job_no_memory(error);
+  while (status == XT_STATUS_ok && *valid && enif_map_iterator_get_pair(env, &at, &key, &value)) {
+    status = add_named(env, key, value, plan, valid, error);
+    enif_map_iterator_next(env, &at);
+  }
+  enif_map_iterator_destroy(env, &at);
+  return status;
+}
+
+static xt_status add_list(ErlNifEnv *env, ERL_NIF_TERM list, xt_save_plan *plan, bool *valid, xt_error *error) {
   ERL_NIF_TERM head;
-  ErlNifBinary name;
   const ERL_NIF_TERM *pair;
   int arity;
-  xt_tensor_resource *resource;
-  xt_dtype dtype;
   xt_status status = XT_STATUS_ok;
-  while (status == XT_STATUS_ok && enif_get_list_cell(env, list, &head, &list)) {
-    if (!enif_get_tuple(env, head, &arity, &pair) || arity != 2 || !enif_inspect_binary(env, pair[0], &name) ||
-        !xt_get_tensor(env, pair[1], &resource))
-      return xt_error_set(error, XT_STATUS_bad_argument, "expected a list of {name, tensor}");
-    status = add_named(plan, &name, resource, xt_get_cast(env, pair[1], &dtype) ? &dtype : NULL, error);
+  while (status == XT_STATUS_ok && *valid && enif_get_list_cell(env, list, &head, &list)) {
+    *valid = enif_get_tuple(env, head, &arity, &pair) && arity == 2;
+    if (*valid) status = add_named(env, pair[0], pair[1], plan, valid, error);
   }
-  return status == XT_STATUS_ok ? xt_save_plan_finish_named(plan, duplicate, error) : status;
+  *valid = *valid && (status != XT_STATUS_ok || enif_is_empty_list(env, list));
+  return status;
+}
+
+/* Plans %{name => tensor} or [{name, tensor}]. Sets *valid to false if the term is something else. */
+static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM term, bool duplicate, xt_save_plan *plan, bool *valid,
+                            xt_error *error) {
+  size_t size;
+  unsigned length;
+  bool is_map = enif_get_map_size(env, term, &size);
+  *valid = is_map || enif_get_list_length(env, term, &length);
+  if (!*valid) return XT_STATUS_ok;
+  if (!xt_save_plan_reserve(plan, is_map ? size : length)) return xt_save_job_no_memory(error);
+  xt_status status = (is_map ? add_map : add_list)(env, term, plan, valid, error);
+  return status == XT_STATUS_ok && *valid ? xt_save_plan_finish_named(plan, duplicate, error) : status;
 }
 
 /* saver_begin(term, format, root directory, {compact?, duplicate?}, [{metadata's key, value}])
- *   :: {:ok, {saver, payload bytes}, 0} | {:error, e}
+ *   :: {:ok, {saver, payload bytes} | nil, 0} | {:error, e}
  *
- * For safetensors, npy and npz the term is a list of {name, tensor}. A tensor may be a %Cast{}. */
+ * For safetensors, npy and npz the term is a map of names and tensors, or a list of pairs; nil if it is not, or if a
+ * name is not a string. A tensor may be a %Cast{}. */
 ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   ErlNifBinary root;
   xt_error error;
-  bool compact, duplicate;
+  bool compact, duplicate, valid = true;
   const xt_format_writer *format = get_format(argv[1]);
   (void)argc;
   if (!format || !enif_inspect_binary(env, argv[2], &root) || !get_flags(env, argv[3], &compact, &duplicate))
@@ -183,9 +209,10 @@ ERL_NIF_TERM xt_nif_saver_begin(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
   enif_release_resource(resource);
   if (!job || !job->plan.root) return xt_make_error(env, (xt_save_job_no_memory(&error), &error));
   if (!get_metadata(env, argv[4], &job->plan)) return enif_make_badarg(env);
-  xt_status status = format->refuses ? plan_named(env, argv[0], duplicate, &job->plan, &error)
+  xt_status status = format->refuses ? plan_named(env, argv[0], duplicate, &job->plan, &valid, &error)
                                      : plan_object(env, argv[0], &job->plan, &error);
   if (status != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (!valid) return xt_make_ok(env, xt_am_nil);
   xt_saver_begin(&job->saver);
   return xt_make_ok(env, enif_make_tuple2(env, term, enif_make_uint64(env, job->saver.total)));
 }

@@ -435,7 +435,7 @@ defmodule ExTorch.Native do
         root :: String.t(),
         flags :: {boolean(), boolean()},
         metadata :: [{String.t(), String.t()}]
-      ) :: result({reference(), non_neg_integer()})
+      ) :: result({reference(), non_neg_integer()} | nil)
 
   nif saver_open(saver :: reference(), path :: binary(), fsync :: boolean()) :: result(:ok)
 

@@ -30,6 +30,8 @@ defmodule ExTorch.Progress do
 
   @spec report(t(), non_neg_integer()) :: t()
   def report(%{fun: nil} = progress, _done), do: progress
+  # finish/1 reports the total, once.
+  def report(%{total: total} = progress, total), do: progress
 
   def report(%__MODULE__{} = progress, done) do
     if now() - progress.last >= @interval_ms do

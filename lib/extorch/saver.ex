@@ -3,7 +3,7 @@ defmodule ExTorch.Saver do
   # Saves terms to files and as streams. Native code plans the file and writes it in steps; progress is reported between
   # them.
 
-  alias ExTorch.{DType, Error, Options, Progress, Source, Telemetry, Tensor}
+  alias ExTorch.{Error, Options, Progress, Source, Telemetry, Tensor}
   alias ExTorch.Native.Call
   alias ExTorch.Saver.Cast
 
@@ -55,7 +55,6 @@ defmodule ExTorch.Saver do
          {:ok, format} <- format(options[:format], path),
          :ok = Telemetry.note(fn -> {%{}, %{format: format}} end),
          metadata = metadata!(options[:metadata], format),
-         {:ok, term} <- prepare(term, format),
          {:ok, {saver, total}} <- begin(term, format, root_of(path), options, metadata),
          {:ok, :ok} <- open(saver, path, options[:fsync]) do
       step(saver, Progress.new(options[:on_progress], total))
@@ -88,18 +87,10 @@ defmodule ExTorch.Saver do
   end
 
   defp begin!(term, format, options, metadata) do
-    with {:ok, term} <- prepare(term, format),
-         {:ok, begun} <- begin(term, format, "archive", options, metadata) do
-      begun
-    else
+    case begin(term, format, "archive", options, metadata) do
+      {:ok, begun} -> begun
       {:error, error} -> raise error
     end
-  end
-
-  defp begin(term, format, root, options, metadata) do
-    # numpy's files have no shared arrays: their bytes are written for each
-    flags = {options[:compact], options[:duplicate] or format in [:npy, :npz]}
-    Call.saver_begin(term, format, root, flags, metadata)
   end
 
   defp next(:done, _chunk), do: {:halt, :done}
@@ -230,29 +221,21 @@ defmodule ExTorch.Saver do
     end
   end
 
-  # ---- Safetensors ----
+  # ---- Named tensors ----
 
-  # Sorts the tensors so that all of them are aligned: by element size, largest first, then by name.
-  defp prepare(term, :safetensors) do
-    with {:ok, pairs} <- pairs(term, :safetensors),
-         sorted = List.keysort(pairs, 0),
-         :ok <- unique(sorted) do
-      widths = Enum.group_by(sorted, fn {_name, tensor} -> DType.size(tensor.dtype) end)
-      {:ok, widths |> Enum.sort(:desc) |> Enum.flat_map(&elem(&1, 1))}
-    end
+  # Plans the file. Native code takes maps of strings and tensors as they are; what it does not take is converted here,
+  # or refused.
+  defp begin(term, format, root, options, metadata) when format in [:safetensors, :npz] do
+    with {:ok, named} <- named(term, format),
+         {:ok, nil} <- begin_native(named, format, root, options, metadata),
+         {:ok, pairs} <- pairs(named, format),
+         do: begin_native(pairs, format, root, options, metadata)
   end
 
-  defp prepare(term, :npz) do
-    with {:ok, pairs} <- pairs(term, :npz),
-         sorted = List.keysort(pairs, 0),
-         :ok <- unique(sorted),
-         do: {:ok, sorted}
-  end
-
-  defp prepare(term, :npy) do
+  defp begin(term, :npy, root, options, metadata) do
     case tensor_of(term) do
       {:ok, tensor} ->
-        {:ok, [{"array", tensor}]}
+        begin_native([{"array", tensor}], :npy, root, options, metadata)
 
       :error ->
         message = "expected a tensor to save as npy, got #{inspect(term, limit: 3)}"
@@ -260,13 +243,22 @@ defmodule ExTorch.Saver do
     end
   end
 
-  defp prepare(term, _format), do: {:ok, term}
+  defp begin(term, format, root, options, metadata),
+    do: begin_native(term, format, root, options, metadata)
 
-  defp pairs(%ExTorch.Python.Dict{pairs: pairs}, format), do: check_pairs(pairs, format)
-  defp pairs(%_{} = other, format), do: not_a_dict(other, format)
-  defp pairs(term, format) when is_map(term), do: check_pairs(Map.to_list(term), format)
-  defp pairs(term, format) when is_list(term), do: check_pairs(term, format)
-  defp pairs(other, format), do: not_a_dict(other, format)
+  defp begin_native(term, format, root, options, metadata) do
+    # numpy's files have no shared arrays: their bytes are written for each
+    flags = {options[:compact], options[:duplicate] or format in [:npy, :npz]}
+    Call.saver_begin(term, format, root, flags, metadata)
+  end
+
+  defp named(%ExTorch.Python.Dict{pairs: pairs}, _format), do: {:ok, pairs}
+
+  defp named(term, format) do
+    if (is_map(term) and not is_struct(term)) or (is_list(term) and not List.improper?(term)),
+      do: {:ok, term},
+      else: not_a_dict(term, format)
+  end
 
   defp not_a_dict(other, format) do
     {:error,
@@ -276,58 +268,31 @@ defmodule ExTorch.Saver do
      )}
   end
 
-  # A name in an npz file is that of a record.
-  defp bad_name?("__metadata__", :safetensors), do: true
+  defp pairs(term, format) do
+    result =
+      Enum.reduce_while(term, [], fn
+        {name, value}, pairs when is_binary(name) or is_atom(name) ->
+          case tensor_of(value) do
+            {:ok, tensor} -> {:cont, [{to_string(name), tensor} | pairs]}
+            :error -> {:halt, not_a_tensor(to_string(name), value, format)}
+          end
 
-  defp bad_name?(name, :npz),
-    do: name == "" or String.contains?(name, <<0>>) or byte_size(name) > 60_000
+        other, _pairs ->
+          {:halt, not_a_dict(other, format)}
+      end)
 
-  defp bad_name?(_name, _format), do: false
+    if is_list(result), do: {:ok, result}, else: result
+  end
 
-  defp check_pairs(pairs, format) do
-    Enum.reduce_while(pairs, {:ok, []}, fn
-      {name, value}, {:ok, pairs} when is_binary(name) or is_atom(name) ->
-        name = to_string(name)
+  defp not_a_tensor(name, value, format) do
+    message =
+      "expected term[#{inspect(name)}] to be a tensor to save as #{format}, got #{inspect(value, limit: 3)}"
 
-        case if(bad_name?(name, format), do: :bad_name, else: tensor_of(value)) do
-          :bad_name ->
-            {:halt,
-             {:error,
-              Error.new(
-                :bad_argument,
-                "#{String.slice(name, 0, 50)} cannot be the name of a tensor in a #{format} file"
-              )}}
-
-          {:ok, tensor} ->
-            if String.valid?(name),
-              do: {:cont, {:ok, [{name, tensor} | pairs]}},
-              else:
-                {:halt,
-                 {:error,
-                  Error.new(:bad_argument, "the name #{Error.quoted(name)} is not valid UTF-8")}}
-
-          :error ->
-            {:halt,
-             {:error,
-              Error.new(
-                :bad_argument,
-                "expected term[#{inspect(name)}] to be a tensor to save as #{format}, got #{inspect(value, limit: 3)}"
-              )}}
-        end
-
-      other, _pairs ->
-        {:halt, not_a_dict(other, format)}
-    end)
+    {:error, Error.new(:bad_argument, message)}
   end
 
   defp tensor_of(%Tensor{} = tensor), do: {:ok, tensor}
   defp tensor_of(%Tensor.BlobView{tensor: tensor}), do: {:ok, tensor}
   defp tensor_of(%Cast{} = cast), do: {:ok, cast}
   defp tensor_of(_), do: :error
-
-  defp unique([{name, _}, {name, _} | _]),
-    do: {:error, Error.new(:bad_argument, "several tensors have the name #{Error.quoted(name)}")}
-
-  defp unique([_ | rest]), do: unique(rest)
-  defp unique([]), do: :ok
 end

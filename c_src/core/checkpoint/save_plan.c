@@ -1,9 +1,12 @@
 #include "core/checkpoint/save_plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/array.h"
 #include "core/base/decimal.h"
+#include "core/base/printable.h"
+#include "core/base/utf8.h"
 
 static xt_status no_memory(xt_error *error) {
   return xt_error_set(error, XT_STATUS_no_memory, "out of memory while planning the save");
@@ -221,68 +224,106 @@ enum { NAME_IN_MESSAGE = 200 };
 
 static int message_size(size_t size) { return (int)(size < NAME_IN_MESSAGE ? size : NAME_IN_MESSAGE); }
 
+static xt_status refuse_name(const xt_save_plan *p, const char *name, size_t size, xt_error *error) {
+  xt_printable text = xt_printable_text(name, size);
+  if (xt_utf8_check((const uint8_t *)name, size) != XT_UTF8_VALID)
+    return xt_error_set(error, XT_STATUS_bad_argument, "the name %s is not valid UTF-8", text.text);
+  return xt_error_set(error, XT_STATUS_bad_argument, "%s cannot be the name of a tensor in a %s file", text.text,
+                      p->format->name);
+}
+
+static bool accepts_name(const xt_save_plan *p, const char *name, size_t size) {
+  return xt_utf8_check((const uint8_t *)name, size) == XT_UTF8_VALID &&
+         (!p->format->accepts || p->format->accepts(name, size));
+}
+
+bool xt_save_plan_reserve(xt_save_plan *p, size_t count) {
+  return xt_array_reserve(&p->views, &p->view_room, count, sizeof *p->views) &&
+         xt_array_reserve(&p->names, &p->name_room, count, sizeof *p->names);
+}
+
 xt_status xt_save_plan_add_named(xt_save_plan *p, const char *name, size_t size, const xt_save_tensor *t,
                                  xt_error *error) {
   const char *refused = p->format->refuses(t);
-  if (refused) {
-    xt_save_tensor_drop(t);
+  bool accepted = accepts_name(p, name, size);
+  if (refused || !accepted) xt_save_tensor_drop(t);
+  if (!accepted) return refuse_name(p, name, size, error);
+  if (refused)
     return xt_error_set(error, XT_STATUS_unsupported,
                         "%.*s: %s does not support %s; use another format or convert the tensor first",
                         message_size(size), name, p->format->name, refused);
-  }
   char *text = xt_arena_text(&p->arena, name, size);
   if (!xt_save_plan_add(p, &t->views[0]) || !text ||
       !xt_array_reserve(&p->names, &p->name_room, p->view_count, sizeof *p->names))
     return no_memory(error);
-  p->names[p->view_count - 1] = (xt_save_name){text, size};
+  p->names[p->view_count - 1] = (xt_sort_name){text, size};
   return XT_STATUS_ok;
 }
 
-typedef struct {
-  uintptr_t from, to;
-  size_t index;
-} memory_range;
-
-static int by_address(const void *a, const void *b) {
-  const memory_range *x = a, *y = b;
-  return x->from < y->from ? -1 : x->from > y->from;
-}
+/* The bytes in memory of a view that is written from there. */
+static uint64_t own_bytes(const xt_save_view *view) { return view->staged && !view->cast ? 0 : span(view); }
 
 /* Fails if two tensors overlap in memory: the format cannot represent that. */
-static xt_status check_overlaps(const xt_save_plan *p, xt_error *error) {
+static xt_status check_overlaps(const xt_save_plan *p, xt_sort_item *items, xt_sort_item *scratch, xt_error *error) {
   size_t count = 0;
-  memory_range *ranges = calloc(p->view_count + 1, sizeof *ranges);
-  xt_status status = XT_STATUS_ok;
-  if (!ranges) return no_memory(error);
+  for (size_t i = 0; i < p->view_count; i++)
+    if (own_bytes(&p->views[i])) items[count++] = (xt_sort_item){(uintptr_t)p->views[i].data, i};
+  xt_sort_items(items, scratch, count);
+  for (size_t i = 1; i < count; i++) {
+    size_t before = items[i - 1].index;
+    if (items[i].key >= items[i - 1].key + own_bytes(&p->views[before])) continue;
+    const xt_sort_name *a = &p->names[before], *b = &p->names[items[i].index];
+    return xt_error_set(error, XT_STATUS_bad_argument,
+                        "%.*s and %.*s share memory, which %s cannot represent; save only one of them, or write "
+                        "the bytes twice with duplicate: true",
+                        message_size(a->size), a->text, message_size(b->size), b->text, p->format->name);
+  }
+  return XT_STATUS_ok;
+}
+
+/* Sets `items` to the order of the tensors in the file. */
+static xt_status order_tensors(const xt_save_plan *p, xt_sort_item *items, xt_sort_item *scratch, xt_error *error) {
+  for (size_t i = 0; i < p->view_count; i++) items[i].index = i;
+  xt_sort_names(p->names, items, scratch, p->view_count);
+  for (size_t i = 1; i < p->view_count; i++) {
+    const xt_sort_name *a = &p->names[items[i - 1].index], *b = &p->names[items[i].index];
+    if (a->size == b->size && !memcmp(a->text, b->text, a->size))
+      return xt_error_set(error, XT_STATUS_bad_argument, "several tensors have the name %s",
+                          xt_printable_text(a->text, a->size).text);
+  }
+  if (!p->format->aligned) return XT_STATUS_ok;
+  for (size_t i = 0; i < p->view_count; i++)
+    items[i].key = UINT64_MAX - xt_dtype_get(p->views[items[i].index].dtype)->size;
+  xt_sort_items(items, scratch, p->view_count);
+  return XT_STATUS_ok;
+}
+
+static void add_payloads(xt_save_plan *p, const xt_sort_item *items) {
   for (size_t i = 0; i < p->view_count; i++) {
-    uintptr_t data = (uintptr_t)p->views[i].data;
-    uint64_t bytes = p->views[i].staged && !p->views[i].cast ? 0 : span(&p->views[i]);
-    if (bytes) ranges[count++] = (memory_range){data, data + bytes, i};
+    xt_save_view *view = &p->views[items[i].index];
+    xt_payload *payload = &p->payloads[p->count];
+    payload->dtype = view->dtype;
+    payload->numel = count_elements(view);
+    payload->bytes = count_bytes(view);
+    payload->view = items[i].index;
+    if (!view->staged && !view->remote && payload->bytes && xt_save_view_is_contiguous(view))
+      payload->data = view->data;
+    view->payload = p->count++;
   }
-  qsort(ranges, count, sizeof *ranges, by_address);
-  for (size_t i = 1; i < count && status == XT_STATUS_ok; i++) {
-    const xt_save_name *a = &p->names[ranges[i - 1].index], *b = &p->names[ranges[i].index];
-    if (ranges[i].from < ranges[i - 1].to)
-      status = xt_error_set(error, XT_STATUS_bad_argument,
-                            "%.*s and %.*s share memory, which %s cannot represent; save only one of them, or write "
-                            "the bytes twice with duplicate: true",
-                            message_size(a->size), a->text, message_size(b->size), b->text, p->format->name);
-  }
-  free(ranges);
-  return status;
 }
 
 xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *error) {
+  xt_sort_item *items = malloc(2 * (p->view_count + 1) * sizeof *items), *scratch = items + p->view_count + 1;
   p->payloads = calloc(p->view_count + 1, sizeof *p->payloads);
-  if (!p->payloads || p->metadata.failed) return no_memory(error);
-  for (size_t i = 0; i < p->view_count; i++) {
-    const xt_save_view *view = &p->views[i];
-    xt_payload *payload = &p->payloads[p->count++];
-    *payload = (xt_payload){.dtype = view->dtype, .numel = count_elements(view), .bytes = count_bytes(view), .view = i};
-    if (!view->staged && !view->remote && payload->bytes && xt_save_view_is_contiguous(view))
-      payload->data = view->data;
+  if (!items || !p->payloads || p->metadata.failed) {
+    free(items);
+    return no_memory(error);
   }
-  return duplicate ? XT_STATUS_ok : check_overlaps(p, error);
+  xt_status status = order_tensors(p, items, scratch, error);
+  if (status == XT_STATUS_ok) add_payloads(p, items);
+  if (status == XT_STATUS_ok && !duplicate) status = check_overlaps(p, items, scratch, error);
+  free(items);
+  return status;
 }
 
 void xt_save_plan_put_metadata(xt_save_plan *p, const void *text, size_t size) {

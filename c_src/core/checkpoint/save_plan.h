@@ -10,6 +10,7 @@
 #include "core/base/device.h"
 #include "core/base/dtype.h"
 #include "core/base/error.h"
+#include "core/base/sort.h"
 #include "core/memory/arena.h"
 
 /* A run of memory that is saved: a strided tensor, a part of a sparse or quantized one, or the bytes of a dtype that
@@ -63,11 +64,6 @@ typedef struct {
   size_t view;         /* index of a view of it */
 } xt_payload;
 
-typedef struct {
-  const char *text;
-  size_t size;
-} xt_save_name;
-
 struct xt_saver;
 
 /* Writes the parts of a format around the payloads. `begin`, `before`, `after` and `end` append to the saver's output;
@@ -80,6 +76,8 @@ typedef struct {
   /* Only formats of named tensors, which have no pickle: returns what it is of a tensor that the format cannot
    * represent, or NULL. */
   const char *(*refuses)(const xt_save_tensor *tensor);
+  bool (*accepts)(const char *name, size_t size); /* the same of a name, which is valid UTF-8; may be NULL */
+  bool aligned; /* the tensors with the largest elements come first, so that all are aligned */
   void (*begin)(struct xt_saver *s);
   void (*before)(struct xt_saver *s, size_t payload);
   void (*after)(struct xt_saver *s, size_t payload, uint32_t crc);
@@ -97,7 +95,7 @@ typedef struct {
   xt_payload *payloads; /* in the order in which they are written */
   size_t count;
   xt_buffer pickle;
-  xt_save_name *names; /* of the views, in formats of named tensors */
+  xt_sort_name *names; /* of the views, in formats of named tensors */
   size_t name_room;
   xt_buffer metadata; /* keys and values in turn, each as a size_t and the text */
   xt_arena arena;     /* holds the names */
@@ -116,12 +114,15 @@ bool xt_save_plan_add(xt_save_plan *plan, const xt_save_view *view);
  * sorted yet. */
 xt_status xt_save_plan_share(xt_save_plan *plan, xt_error *error);
 
+/* Makes room for this many tensors with names. */
+bool xt_save_plan_reserve(xt_save_plan *plan, size_t count);
+
 /* Adds a tensor to a format of named tensors. Takes over the owners of its views, also on failure. */
 xt_status xt_save_plan_add_named(xt_save_plan *plan, const char *name, size_t size, const xt_save_tensor *tensor,
                                  xt_error *error);
 
-/* Creates a payload for every tensor, in the order in which they were added. Fails if tensors share memory, unless
- * `duplicate`. */
+/* Creates a payload for every tensor, in the order of the names, or of the element sizes first. Fails if two have the
+ * same name, or share memory unless `duplicate`. */
 xt_status xt_save_plan_finish_named(xt_save_plan *plan, bool duplicate, xt_error *error);
 
 /* Adds a key or a value of the metadata. */

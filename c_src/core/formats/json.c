@@ -231,12 +231,23 @@ xt_status xt_json_end(xt_json *j, xt_error *error) {
 
 /* ---- Writing ---- */
 
+/* Whether one of eight characters may need an escape: a quote, a backslash, or one below a space. The sums have a high
+ * bit for a byte that is zero, or below 0x20; also above some others, which are then looked at one by one. */
+static bool may_escape(const char *text) {
+  const uint64_t ones = 0x0101010101010101, high = 0x8080808080808080;
+  uint64_t word;
+  memcpy(&word, text, sizeof word);
+  uint64_t quote = word ^ ones * '"', backslash = word ^ ones * '\\';
+  return ((quote - ones) | (backslash - ones) | (word - ones * 0x20)) & high;
+}
+
 void xt_json_put_text(xt_buffer *out, const char *text, size_t size) {
   char escape[8];
   size_t written = 0; /* number of characters that are already in `out` */
   xt_buffer_byte(out, '"');
   for (size_t i = 0; i < size; i++) {
     uint8_t c = (uint8_t)text[i];
+    while (size - i > sizeof(uint64_t) && !may_escape(text + i)) i += sizeof(uint64_t), c = (uint8_t)text[i];
     if (c >= 0x20 && c != '"' && c != '\\') continue;
     xt_buffer_put(out, text + written, i - written);
     if (c >= 0x20) snprintf(escape, sizeof escape, "\\%c", c);

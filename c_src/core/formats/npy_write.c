@@ -21,11 +21,15 @@ const xt_format_writer xt_npy_write = {.name = "npy", .refuses = refuses, .begin
 
 /* ---- npz ---- */
 
+enum { MAX_NAME = 60000 }; /* the name of a record has 65,535 bytes at most */
+
 static void begin(xt_saver *s) { (void)s; }
+
+static bool accepts(const char *name, size_t size) { return size && size <= MAX_NAME && !memchr(name, 0, size); }
 
 /* Makes the name of the record, "a.npy", which ends in a NUL. */
 static void put_name(const xt_saver *s, size_t i, xt_buffer *name) {
-  const xt_save_name *array = &s->plan->names[s->plan->payloads[i].view];
+  const xt_sort_name *array = &s->plan->names[s->plan->payloads[i].view];
   xt_buffer_put(name, array->text, array->size);
   xt_buffer_put(name, ".npy", 5);
 }
@@ -81,6 +85,7 @@ static void after(xt_saver *s, size_t i, uint32_t crc) {
 const xt_format_writer xt_npz_write = {.name = "npz",
                                        .crc = true,
                                        .refuses = refuses,
+                                       .accepts = accepts,
                                        .begin = begin,
                                        .before = before,
                                        .after = after,

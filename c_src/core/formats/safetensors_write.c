@@ -33,23 +33,34 @@ static const char *refuses(const xt_save_tensor *t) {
   return whole ? NULL : "a last dimension with a part of an element";
 }
 
-static void put_tensor(xt_buffer *out, const xt_save_name *name, const xt_save_view *t, uint64_t from, uint64_t to) {
+static uint8_t *copy(uint8_t *to, const char *text, size_t size) { return (uint8_t *)memcpy(to, text, size) + size; }
+
+static uint8_t *copy_number(uint8_t *to, uint64_t number) { return to + xt_decimal((char *)to, number); }
+
+/* Everything after the name is written at once: its size is bounded. */
+static void put_tensor(xt_buffer *out, const xt_sort_name *name, const xt_save_view *t, uint64_t from, uint64_t to) {
+  static const char dtype[] = ":{\"dtype\":\"", shape[] = "\",\"shape\":[", offsets[] = "],\"data_offsets\":[";
+  enum { TEXT = sizeof dtype + sizeof shape + sizeof offsets + 8, NUMBER = XT_DECIMAL_DIGITS + 1 };
   const xt_dtype_info *info = xt_dtype_get(t->dtype);
+  size_t dtype_size = strlen(info->safetensors);
   xt_json_put_text(out, name->text, name->size);
-  xt_buffer_text(out, ":{\"dtype\":\"");
-  xt_buffer_text(out, info->safetensors);
-  xt_buffer_text(out, "\",\"shape\":[");
+  uint8_t *start = xt_buffer_reserve(out, TEXT + dtype_size + ((size_t)t->ndim + 2) * NUMBER), *at = start;
+  if (!start) return;
+  at = copy(at, dtype, sizeof dtype - 1);
+  at = copy(at, info->safetensors, dtype_size);
+  at = copy(at, shape, sizeof shape - 1);
   for (int d = 0; d < t->ndim; d++) {
     /* torch counts bytes of packed elements, safetensors counts elements */
     int64_t size = info->packed && d == t->ndim - 1 ? 8 * t->sizes[d] / info->packed : t->sizes[d];
-    if (d) xt_buffer_byte(out, ',');
-    xt_buffer_decimal(out, (uint64_t)size);
+    if (d) *at++ = ',';
+    at = copy_number(at, (uint64_t)size);
   }
-  xt_buffer_text(out, "],\"data_offsets\":[");
-  xt_buffer_decimal(out, from);
-  xt_buffer_byte(out, ',');
-  xt_buffer_decimal(out, to);
-  xt_buffer_text(out, "]}");
+  at = copy(at, offsets, sizeof offsets - 1);
+  at = copy_number(at, from);
+  *at++ = ',';
+  at = copy_number(at, to);
+  at = copy(at, "]}", 2);
+  out->size += (size_t)(at - start);
 }
 
 static void begin(xt_saver *s) {
@@ -61,8 +72,9 @@ static void begin(xt_saver *s) {
   if (metadata) put_metadata(out, &s->plan->metadata);
   for (size_t i = 0; i < s->plan->count; i++) {
     if (i || metadata) xt_buffer_byte(out, ',');
-    put_tensor(out, &s->plan->names[i], &s->plan->views[i], at, at + s->plan->payloads[i].bytes);
-    at += s->plan->payloads[i].bytes;
+    const xt_payload *payload = &s->plan->payloads[i];
+    put_tensor(out, &s->plan->names[payload->view], &s->plan->views[payload->view], at, at + payload->bytes);
+    at += payload->bytes;
   }
   xt_buffer_byte(out, '}');
   xt_buffer_fill(out, ' ', (8 - out->size % 8) % 8);
@@ -71,4 +83,10 @@ static void begin(xt_saver *s) {
   for (int i = 0; i < 8; i++) out->data[i] = (uint8_t)(size >> (8 * i));
 }
 
-const xt_format_writer xt_safetensors_write = {.name = "safetensors", .refuses = refuses, .begin = begin};
+static bool accepts(const char *name, size_t size) {
+  static const char metadata[] = "__metadata__";
+  return size != sizeof metadata - 1 || memcmp(name, metadata, size);
+}
+
+const xt_format_writer xt_safetensors_write = {
+    .name = "safetensors", .refuses = refuses, .accepts = accepts, .aligned = true, .begin = begin};

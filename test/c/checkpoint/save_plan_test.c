@@ -317,11 +317,45 @@ static void named_tensors_are_payloads(void) {
   staged.staged = true;
   CHECK(add_named(&plan, "staged", staged, &error) == XT_STATUS_ok);
   CHECK(xt_save_plan_finish_named(&plan, false, &error) == XT_STATUS_ok && plan.count == 4);
-  CHECK(plan.payloads[0].data == memory + 100 && plan.payloads[0].bytes == 40);
-  CHECK(!plan.payloads[1].data && plan.payloads[1].bytes == 48); /* not contiguous */
-  CHECK(plan.payloads[2].data == memory + 1500 && !plan.payloads[3].data);
-  CHECK(plan.names[1].size == 7 && !memcmp(plan.names[1].text, "columns", 7));
+  /* by element size, then by name */
+  CHECK(!plan.payloads[0].data && plan.payloads[0].bytes == 48); /* not contiguous */
+  CHECK(plan.payloads[1].data == memory + 1500);
+  CHECK(plan.payloads[2].data == memory + 100 && plan.payloads[2].bytes == 40 && !plan.payloads[3].data);
+  const xt_sort_name *first = &plan.names[plan.payloads[0].view];
+  CHECK(first->size == 7 && !memcmp(first->text, "columns", 7));
   finish(&plan);
+}
+
+/* Returns the message if the names are refused, an empty one if they are not. */
+static const char *refused_names(const xt_format_writer *format, const char *a, size_t a_size, const char *b) {
+  static xt_error error;
+  const int64_t ten = 10;
+  xt_save_plan plan = {.format = format};
+  xt_save_tensor tensor = tensor_of(view_of(XT_float32, 0, &ten));
+  xt_status status = xt_save_plan_add_named(&plan, a, a_size, &tensor, &error);
+  if (status == XT_STATUS_ok) status = add_named(&plan, b, view_of(XT_float32, 400, &ten), &error);
+  if (status == XT_STATUS_ok) status = xt_save_plan_finish_named(&plan, false, &error);
+  CHECK(status == XT_STATUS_ok || status == XT_STATUS_bad_argument);
+  if (status == XT_STATUS_ok) error.message[0] = 0;
+  finish(&plan);
+  return error.message;
+}
+
+static void names_that_a_format_cannot_have(void) {
+  static char large[60001];
+  memset(large, 'x', sizeof large);
+  CHECK(strstr(refused_names(&xt_safetensors_write, "same", 4, "same"), "several tensors have the name same"));
+  CHECK(strstr(refused_names(&xt_npz_write, "same\1", 5, "same\1"), "several tensors have the name same\\x01"));
+  CHECK(strstr(refused_names(&xt_safetensors_write, "\xC3(", 2, "b"), "the name \\xc3( is not valid UTF-8"));
+  CHECK(strstr(refused_names(&xt_npz_write, "\xED\xA0\x80", 3, "b"), "not valid UTF-8"));
+  CHECK(strstr(refused_names(&xt_safetensors_write, "__metadata__", 12, "b"), "cannot be the name of a tensor"));
+  CHECK(!*refused_names(&xt_npz_write, "__metadata__", 12, "b"));
+  CHECK(strstr(refused_names(&xt_npz_write, "", 0, "b"), "cannot be the name of a tensor in a npz file"));
+  CHECK(strstr(refused_names(&xt_npz_write, "a\0c", 3, "b"), "cannot be the name of a tensor in a npz file"));
+  CHECK(strstr(refused_names(&xt_npz_write, large, sizeof large, "b"), "cannot be the name of a tensor"));
+  CHECK(!*refused_names(&xt_npz_write, large, sizeof large - 1, "b"));
+  CHECK(!*refused_names(&xt_safetensors_write, "", 0, "a"));
+  CHECK(!*refused_names(&xt_safetensors_write, "a\0c", 3, "a"));
 }
 
 static void named_tensors_must_not_share_memory(void) {
@@ -396,7 +430,8 @@ static xt_status plan_all(xt_save_plan *plan, bool named, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   for (size_t i = 0; i < 40 && added && status == XT_STATUS_ok; i++) {
     xt_save_view view = view_of(XT_float32, 8 * i, &one);
-    if (named) status = add_named(plan, "a name", view, error);
+    char name[] = {'n', (char)('0' + i), 0};
+    if (named) status = add_named(plan, name, view, error);
     else added = xt_save_plan_add(plan, &view);
   }
   if (!added) return XT_STATUS_no_memory;
@@ -420,10 +455,11 @@ static void every_failing_allocation_is_reported(void) {
 }
 
 int main(void) {
-  return RUN_TESTS(
-      "save plan", views_of_a_storage_share_it, compact_views_share_only_what_overlaps, unaligned_views_do_not_share,
-      views_of_bytes_share, bare_storages, odd_storages_are_not_written_whole, empty_views_have_empty_payloads,
-      staged_views_are_fetched, casts_share_a_payload_if_they_are_equal, untyped_storages_count_bytes,
-      agrees_with_chains_of_overlaps, problems_of_views_of_users, named_tensors_are_payloads,
-      named_tensors_must_not_share_memory, safetensors_refuses, npy_refuses, every_failing_allocation_is_reported);
+  return RUN_TESTS("save plan", views_of_a_storage_share_it, compact_views_share_only_what_overlaps,
+                   unaligned_views_do_not_share, views_of_bytes_share, bare_storages,
+                   odd_storages_are_not_written_whole, empty_views_have_empty_payloads, staged_views_are_fetched,
+                   casts_share_a_payload_if_they_are_equal, untyped_storages_count_bytes,
+                   agrees_with_chains_of_overlaps, problems_of_views_of_users, named_tensors_are_payloads,
+                   names_that_a_format_cannot_have, named_tensors_must_not_share_memory, safetensors_refuses,
+                   npy_refuses, every_failing_allocation_is_reported);
 }

@@ -151,8 +151,9 @@ static void read_back(const memory_sink *out) {
   CHECK(status == XT_STATUS_ok && s.checkpoint.index.count == COUNT);
   CHECK(sample_load(&s, &load) == XT_STATUS_ok);
   for (size_t i = 0; i < COUNT; i++) {
-    const xt_index_entry *entry = &s.checkpoint.index.entries[i];
-    CHECK(entry->name_size == strlen(names[i]) && !memcmp(entry->name, names[i], entry->name_size));
+    const size_t *at = xt_table_get(&s.checkpoint.index.names, names[i], strlen(names[i]));
+    CHECK(at);
+    const xt_index_entry *entry = &s.checkpoint.index.entries[*at];
     CHECK(entry->tensor->sizes[0] == numel_of(i));
     /* a storage of an npz file begins with the header of the array */
     size_t offset = (size_t)entry->tensor->offset * (is_bytes(i) ? 1 : sizeof(float));

@@ -101,7 +101,26 @@ static void writes_strings(void) {
   xt_arena_free(&arena);
 }
 
+/* Every character at every position of texts of up to 20 bytes. */
+static void escapes_at_every_position(void) {
+  for (size_t size = 1; size <= 20; size++)
+    for (size_t at = 0; at < size; at++)
+      for (uint32_t c = 0; c < 128; c++) {
+        char text[20], expected[32];
+        xt_buffer out = {0};
+        memset(text, 'x', size);
+        text[at] = (char)c;
+        const char *form = c < 0x20                ? "\"%.*s\\u%04x%.*s\""
+                           : c == '"' || c == '\\' ? "\"%.*s\\%c%.*s\""
+                                                   : "\"%.*s%c%.*s\"";
+        int length = snprintf(expected, sizeof expected, form, (int)at, text, c, (int)(size - at - 1), text + at + 1);
+        xt_json_put_text(&out, text, size);
+        CHECK(out.size == (size_t)length && !memcmp(out.data, expected, out.size));
+        xt_buffer_free(&out);
+      }
+}
+
 int main(void) {
   return RUN_TESTS("json", pulls_values_one_by_one, stays_failed, refuses_long_numbers, reports_that_there_is_no_memory,
-                   writes_strings);
+                   writes_strings, escapes_at_every_position);
 }
