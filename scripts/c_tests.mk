@@ -10,7 +10,9 @@ WRAPPED = $(shell sed -nE 's/.*(__wrap_|FAULTY.)([a-z_]+).*/\2/p' $(addprefix te
 WRAPS = $(addprefix -Wl$(,)--wrap=,$(call WRAPPED,$(shell grep -ohE '(failing|faults)\.h' $(1))))
 
 all: $(PROGRAMS)
-objects: $(OBJECTS)
+$(DIR)/core.a: $(OBJECTS)
+	@rm -f $@
+	@$(AR) rcs $@ $^
 $(DIR)/objects/%.o: c_src/%.c $(DIR)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -MMD -MP -c $< -o $@

@@ -14,9 +14,8 @@ environment="$(${CC:-cc} -dumpmachine), $(${CC:-cc} --version | sed -n 1p), libc
 
 mkdir -p "$dir"
 echo "$compile" | cmp -s - "$dir/flags" || echo "$compile" >"$dir/flags"
-make -s -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/c_tests.mk DIR="$dir" COMPILE="$compile" objects
-# shellcheck disable=SC2046
-$compile bench/support/instructions.c $(find "$dir/core" -name '*.o' | sort) -ldeflate -lm -o "$dir/instructions"
+make -s -j"$(getconf _NPROCESSORS_ONLN)" -f scripts/c_tests.mk DIR="$dir" COMPILE="$compile" "$dir/core.a"
+$compile bench/support/instructions.c "$dir/core.a" -ldeflate -lm -o "$dir/instructions"
 
 # One profile per part: its name is in the line "desc: Trigger", its count in the line "totals".
 files=$(mktemp -d)

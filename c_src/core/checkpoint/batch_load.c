@@ -12,7 +12,8 @@
 enum {
   AHEAD = 64 << 20,        /* memory that is prefaulted before it is read into */
   MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
-  MIN_CPUS = 2             /* for the reader and the background thread */
+  MIN_CPUS = 2,            /* for the reader and the background thread */
+  MAX_GAP = 64             /* bytes between two records of a slab, such as the size of a storage in a legacy file */
 };
 
 xt_record *xt_batch_record(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
@@ -83,43 +84,50 @@ size_t xt_batch_slab_length(const xt_batch_load *l, size_t first) {
   uint64_t start = xt_batch_record(l, first)->header;
   for (size_t i = first; i < l->count; i++, n++) {
     xt_record *record = xt_batch_record(l, i);
-    if (record->method != XT_RECORD_STORED || record->end - start > XT_BATCH_SLAB ||
-        (n && xt_batch_record(l, i - 1)->end != record->header))
+    uint64_t before = n ? xt_batch_record(l, i - 1)->end : start, gap = record->header < XT_INLINE ? MAX_GAP : 0;
+    if (record->method != XT_RECORD_STORED || record->end - start > XT_BATCH_SLAB || record->header < before ||
+        record->header - before > gap)
       break;
   }
   return n;
 }
 
-static xt_status finish_from_slab(xt_batch_load *l, const xt_record_reader *r, uint32_t storage, xt_region *slab,
-                                  uint64_t slab_at, xt_error *error) {
-  xt_record *record = r->checkpoint->records[storage];
-  uint64_t data;
+/* Returns where the bytes of a record can be used. If they are not aligned, they are moved over what precedes them,
+ * such as the size in front of a storage of a legacy file. Returns NULL if there is not enough of that. */
+static uint8_t *align(const xt_batch_load *l, uint32_t storage, uint8_t *bytes, size_t size, uint64_t room) {
+  size_t shift = (uintptr_t)bytes % l->reader.checkpoint->storages.list[storage].alignment;
+  if (!shift) return bytes;
+  return shift <= room ? memmove(bytes - shift, bytes, size) : NULL;
+}
+
+static xt_status finish_from_slab(xt_batch_load *l, const xt_record_reader *r, size_t i, size_t first, xt_region *slab,
+                                  xt_error *error) {
+  uint32_t storage = l->order[i];
+  xt_record *record = xt_batch_record(l, i);
+  uint64_t at, slab_at = xt_batch_record(l, first)->header;
   const uint8_t *header = slab->data + (record->header - slab_at);
-  xt_status status = xt_checkpoint_locate(r->checkpoint, record, header, &data, error);
+  xt_status status = xt_checkpoint_locate(r->checkpoint, record, header, &at, error);
   if (status != XT_STATUS_ok) return status;
-  uint8_t *bytes = slab->data + (data - slab_at);
+  uint8_t *bytes = slab->data + (at - slab_at);
   status = verify(r, record, bytes, error);
   if (status != XT_STATUS_ok) return status;
-  xt_region *region;
-  if (is_aligned(l, storage, bytes)) {
-    region = xt_region_foreign(bytes, record->size, slab, drop_owner);
-    if (region) xt_region_keep(slab);
-  } else {
-    region = xt_region_new(record->size ? record->size : 1, 0);
-    if (region) memcpy(region->data, bytes, record->size);
-  }
+  uint64_t before = i > first ? xt_batch_record(l, i - 1)->end : slab_at;
+  uint8_t *aligned = align(l, storage, bytes, record->size, at - before);
+  xt_region *region = aligned ? xt_region_part(slab, i - first, aligned, record->size)
+                              : xt_region_new(record->size ? record->size : 1, 0);
   if (!region) return xt_region_refused(error);
+  if (!aligned) memcpy(region->data, bytes, record->size);
   return xt_batch_finish_storage(l, r, storage, region, error);
 }
 
 static xt_status read_slab(xt_batch_load *l, const xt_record_reader *r, size_t first, size_t n, xt_error *error) {
   uint64_t start = xt_batch_record(l, first)->header;
   size_t size = xt_batch_record(l, first + n - 1)->end - start;
-  xt_region *slab = xt_region_new(size, start);
+  xt_region *slab = xt_region_new_slab(size, start, n);
   if (!slab) return xt_region_refused(error);
   xt_status status = xt_record_reader_fetch(r, start, slab->data, size, error);
   for (size_t i = first; i < first + n && status == XT_STATUS_ok; i++)
-    status = finish_from_slab(l, r, l->order[i], slab, start, error);
+    status = finish_from_slab(l, r, i, first, slab, error);
   xt_region_drop(slab);
   return status;
 }

@@ -9,7 +9,8 @@ enum { XT_BATCH_SLAB = 2 << 20 }; /* maximum size of a slab: small neighbors tha
 /* Returns the record of the storage with this index into `order`. */
 xt_record *xt_batch_record(const xt_batch_load *load, size_t i);
 
-/* Returns the number of adjacent records from `first` on that fit into one slab. */
+/* Returns the number of records from `first` on that fit into one slab: neighbors, with a few bytes between them at
+ * most. */
 size_t xt_batch_slab_length(const xt_batch_load *load, size_t first);
 
 /* Returns true if the record is not compressed and too large for a slab. */

@@ -170,8 +170,8 @@ void xt_draft_put_storage(xt_draft *d, const xt_save_view *view) { put_storage(d
 enum { GAP_BYTES = 40 }; /* the typical size of a filled gap */
 
 static void put_location(xt_pickler *p, xt_device device) {
-  char text[XT_DEVICE_NAME + 16];
-  xt_device_location(device, text, sizeof text);
+  char text[XT_DEVICE_NAME + 16] = "cpu";
+  if (device.type != XT_DEVICE_CPU) xt_device_location(device, text, sizeof text);
   xt_pickler_put_text(p, text, strlen(text));
 }
 

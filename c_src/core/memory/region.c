@@ -10,26 +10,49 @@ enum { PAGE = 4096, ALIGNMENT = 64 };
 static void free_region(xt_reapable *self);
 static void free_owner(xt_region *self) { xt_memory_free(self->owner); }
 
-xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self)) {
-  xt_region *region = malloc(sizeof *region);
-  if (!region) return NULL;
+static void init(xt_region *region, void *data, size_t size, void *owner, void (*release)(xt_region *self)) {
   region->reapable.run = free_region;
   atomic_init(&region->references, 1);
+  region->is_part = false;
   region->data = data;
   region->size = size;
   region->owner = owner;
   region->release = release;
+}
+
+xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self)) {
+  xt_region *region = malloc(sizeof *region);
+  if (region) init(region, data, size, owner, release);
   return region;
 }
 
-xt_region *xt_region_new(size_t size, uint64_t offset) {
-  size_t total, shift = size >= PAGE ? offset % PAGE : offset % ALIGNMENT;
-  if (__builtin_add_overflow(size, shift, &total)) return NULL;
+/* Where the parts of a slab begin: after its memory. */
+static xt_region *parts_of(uint8_t *data, size_t size) {
+  uintptr_t end = (uintptr_t)(data + size), rest = end % _Alignof(xt_region);
+  return (xt_region *)(data + size + (rest ? _Alignof(xt_region) - rest : 0));
+}
+
+xt_region *xt_region_new(size_t size, uint64_t offset) { return xt_region_new_slab(size, offset, 0); }
+
+xt_region *xt_region_new_slab(size_t size, uint64_t offset, size_t parts) {
+  size_t total, bytes, shift = size >= PAGE ? offset % PAGE : offset % ALIGNMENT;
+  if (__builtin_add_overflow(size, shift, &total) || __builtin_mul_overflow(parts, sizeof(xt_region), &bytes) ||
+      __builtin_add_overflow(total, bytes ? bytes + _Alignof(xt_region) : 0, &total))
+    return NULL;
   char *block = xt_memory_alloc(total);
   if (!block) return NULL;
   xt_region *region = xt_region_foreign(block + shift, size, block, free_owner);
   if (!region) xt_memory_free(block);
   return region;
+}
+
+static void drop_slab(xt_region *self) { xt_region_drop(self->owner); }
+
+xt_region *xt_region_part(xt_region *slab, size_t number, uint8_t *data, size_t size) {
+  xt_region *part = parts_of(slab->data, slab->size) + number;
+  init(part, data, size, xt_region_keep(slab), drop_slab);
+  part->is_part = true;
+  return part;
 }
 
 static void unmap(xt_region *self) {
@@ -63,8 +86,9 @@ xt_region *xt_region_keep(xt_region *region) {
 
 static void free_region(xt_reapable *self) {
   xt_region *region = (xt_region *)self;
+  bool is_part = region->is_part;
   if (region->release) region->release(region);
-  free(region);
+  if (!is_part) free(region);
 }
 
 static bool was_last(xt_region *region) { return region && atomic_fetch_sub(&region->references, 1) == 1; }

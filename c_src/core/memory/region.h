@@ -3,6 +3,7 @@
 #define XT_MEMORY_REGION_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,7 @@
 typedef struct xt_region {
   xt_reapable reapable; /* must be first */
   atomic_int references;
+  bool is_part; /* lies in the block of its slab, which frees it */
   uint8_t *data;
   size_t size;
   void (*release)(struct xt_region *self); /* releases `owner`; the region itself is freed afterwards */
@@ -23,6 +25,12 @@ typedef struct xt_region {
  * several times faster. Returns NULL if the budget is exceeded or the system is out of memory (see xt_region_refused).
  */
 xt_region *xt_region_new(size_t size, uint64_t offset);
+
+/* Same, with room for `parts` regions in the same block: a slab, of which each part keeps the whole. */
+xt_region *xt_region_new_slab(size_t size, uint64_t offset, size_t parts);
+
+/* Makes one of them, which is a part of the slab's memory. Its number is below `parts`, and is used once. */
+xt_region *xt_region_part(xt_region *slab, size_t number, uint8_t *data, size_t size);
 
 /* Makes a region of memory that `owner` keeps alive. Returns NULL if there is no memory for the region itself. */
 xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self));

@@ -64,7 +64,26 @@ static void keeps_to_the_budget(void) {
   CHECK(!xt_region_new(SIZE_MAX, 1) && live_bytes() == before);
 }
 
+static void parts_keep_their_slab(void) {
+  for (size_t size = 0; size < 40; size++) {
+    xt_region *slab = xt_region_new_slab(size, 5, 3), *parts[3];
+    CHECK(slab && (uintptr_t)slab->data % 64 == 5);
+    memset(slab->data, 7, size);
+    for (size_t i = 0; i < 3; i++) parts[i] = xt_region_part(slab, i, slab->data + i * size / 3, size / 3);
+    xt_region_drop(slab);
+    CHECK(atomic_load(&xt_memory_live.bytes) > 0);
+    xt_region_keep(parts[1]);
+    xt_region_drop(parts[1]);
+    xt_region_drop(parts[2]);
+    xt_region_drop(parts[0]);
+    CHECK(parts[1]->size == size / 3 && (!parts[1]->size || parts[1]->data[0] == 7));
+    xt_region_drop(parts[1]);
+    CHECK(atomic_load(&xt_memory_live.bytes) == 0);
+  }
+  CHECK(!xt_region_new_slab(8, 0, SIZE_MAX / 8));
+}
+
 int main(void) {
   return RUN_TESTS("region", addresses_match_the_file_offset, the_last_reference_frees, the_reaper_frees_later,
-                   keeps_to_the_budget);
+                   keeps_to_the_budget, parts_keep_their_slab);
 }
