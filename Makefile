@@ -110,7 +110,7 @@ LIBRARIES := $(PRIV)/extorch.so $(if $(WITHOUT_TORCH),,$(PRIV)/extorch_torch.so)
 all: $(LIBRARIES) $(BUNDLE)
 	@$(if $(WITHOUT_TORCH),rm -f $(PRIV)/extorch_torch.so,:)
 
-# The libraries that a release has to bring along. Mix copies priv, and what is linked there, into releases.
+# The libraries that a release has to bring along. Mix copies priv into releases.
 $(PRIV)/lib: $(LIBRARIES)
 	@TORCH_LIB='$(TORCH_LIB)' TORCH_CUDA=$(TORCH_CUDA) scripts/bundle.sh $@ $^
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Links the shared libraries that a release has to bring along into a directory: those that the given libraries need,
-# directly or not, under the names by which they are needed. `mix release` copies what the links point to.
+# Puts the shared libraries that a release has to bring along into a directory: those that the given libraries need,
+# directly or not, under the names by which they are needed. They are hard links if possible, else copies, because the cache
+# that LibTorch is in may be gone when the release is made.
 #
 # usage: bundle.sh DIRECTORY LIBRARY…     (TORCH_LIB: LibTorch's directory; TORCH_CUDA=yes; TORCHX_DIR: see libtorch.sh)
 #
@@ -63,9 +64,9 @@ while read -r name file; do
   [ -n "$name" ] || continue
   [ "$file" != - ] || fail "$name, which $* need, was not found, and cannot be bundled."
   if [ -n "${TORCHX_DIR:-}" ] && [ "${file%/*}" = "$TORCH_LIB" ]; then continue; fi
-  ln -sf "$(cd "${file%/*}" && pwd -P)/${file##*/}" "$new/$name"
+  ln -fL "$file" "$new/$name" 2>/dev/null || cp -fL "$file" "$new/$name"
 done <<<"$list"
 mv "$new" "$directory"
-read -r size _ <<<"$(du -sLm "$directory")"
-count=$(find "$directory" -type l | wc -l)
+read -r size _ <<<"$(du -sm "$directory")"
+count=$(find "$directory" -type f | wc -l)
 echo "ExTorch: releases will contain what it needs (bundle_libtorch): $((count)) libraries, $size MB"
