@@ -44,7 +44,7 @@ defmodule ExTorch.Store do
   @moduledoc groups: ["Modules", "Tensors"]
 
   alias ExTorch.{Checkpoint, Error, Tensor}
-  alias ExTorch.Store.{ApplyResult, Engine}
+  alias ExTorch.Store.{Apply, ApplyResult, Lookup}
 
   @type t :: struct()
 
@@ -82,16 +82,16 @@ defmodule ExTorch.Store do
 
       @impl true
       def apply_to(store, module),
-        do: with_file(store, &Engine.apply_to(&1, store.path, store.options, module))
+        do: with_file(store, &Apply.apply_to(&1, store.path, store.options, module))
 
       @impl true
-      def keys(store), do: with_file(store, &Engine.keys(&1, store.options))
+      def keys(store), do: with_file(store, &Lookup.keys(&1, store.options))
 
       @impl true
-      def entry(store, name), do: with_file(store, &Engine.entry(&1, store.options, name))
+      def entry(store, name), do: with_file(store, &Lookup.entry(&1, store.options, name))
 
       @impl true
-      def tensor(store, name), do: with_file(store, &Engine.tensor(&1, store.options, name))
+      def tensor(store, name), do: with_file(store, &Lookup.tensor(&1, store.options, name))
     end
   end
 

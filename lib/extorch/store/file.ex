@@ -5,9 +5,9 @@ defmodule ExTorch.Store.File do
   # `keys`, `entry` and `tensor` are what ExTorch.Store.with_file/2 documents. A store of the user's may return a map with
   # just these; then each tensor is read alone.
 
-  alias ExTorch.{Checkpoint, Error, Tensor}
+  alias ExTorch.{Checkpoint, Error, Filter, Tensor}
   alias ExTorch.Checkpoint.{BatchLoad, Entry, Handle, Lookup, Reader}
-  alias ExTorch.Store.Leaves
+  alias ExTorch.Store.{Leaves, Options}
 
   # Tensors are read in batches of about this size, so that tensors that are converted are not held twice.
   @batch_bytes 64 * 1024 * 1024
@@ -125,4 +125,34 @@ defmodule ExTorch.Store.File do
         Enum.reduce(batch, acc, &fun.(&1, Reader.entry(ckpt, &1.entry), &2))
     end
   end
+
+  # ---- For names and filters ----
+
+  # Returns a function that returns the entries of all names, or nil for those that have none.
+  @spec all_entries(t() | map()) :: (() -> %{String.t() => Entry.t() | nil})
+  def all_entries(file) do
+    fn ->
+      Map.new(entries_by_name(file), fn
+        {key, {:ok, entry}} -> {key, entry}
+        {key, {:error, _}} -> {key, nil}
+      end)
+    end
+  end
+
+  # Returns the function that gives filters the entry of a name of the file.
+  @spec entry_for_filters(t() | map(), Options.t()) :: (String.t() -> (() -> Entry.t() | nil))
+  def entry_for_filters(file, options) do
+    if Filter.takes_entry?(options.only) or Filter.takes_entry?(options.except) do
+      entries = entries_by_name(file)
+      fn from -> fn -> entry_or_placeholder(entries[from], from) end end
+    else
+      fn _from -> fn -> nil end end
+    end
+  end
+
+  defp entry_or_placeholder({:ok, entry}, _from), do: entry
+  defp entry_or_placeholder(_, from), do: Leaves.entry(from, %{shape: nil, dtype: nil})
+
+  # Returns the entries of all names, or errors, by name.
+  defp entries_by_name(file), do: file.keys |> Enum.zip(entries(file, file.keys)) |> Map.new()
 end

@@ -16,6 +16,8 @@ defmodule ExTorch.Store.Jobs do
           ambiguous: [String.t()]
         }
 
+  @type jobs :: %{non_neg_integer() => job()}
+
   # Returns the jobs of the rules by number, what does not fit, and what the filters leave out. `from` maps the names of
   # the rules to those of the file.
   @spec plan(
@@ -25,7 +27,7 @@ defmodule ExTorch.Store.Jobs do
           %{String.t() => Leaves.leaf()},
           %{String.t() => String.t()}
         ) ::
-          {%{non_neg_integer() => job()}, [ApplyResult.failure()], skipped :: [String.t()]}
+          {jobs(), [ApplyResult.failure()], skipped :: [String.t()]}
   def plan(chosen, file, options, targets, from) do
     names = for %{rule: rule} <- chosen, name <- rule.file, do: Map.fetch!(from, name)
     entries = names |> Enum.zip(File.entries(file, names)) |> Map.new()

@@ -2,6 +2,7 @@ defmodule ExTorch.Store.Leaves do
   @moduledoc false
   # Lists the tensors of a module by name, and replaces them.
 
+  alias ExTorch.Checkpoint.Entry
   alias ExTorch.{Error, Tensor}
 
   @type leaf :: {name :: String.t(), leaf :: term(), target :: ExTorch.Module.target()}
@@ -53,6 +54,18 @@ defmodule ExTorch.Store.Leaves do
     do: to_string(key)
 
   defp key_to_string(key), do: inspect(key)
+
+  # Returns an entry for a tensor of the module.
+  @spec entry(String.t(), ExTorch.Module.target() | %{shape: nil, dtype: nil}) :: Entry.t()
+  def entry(name, target) do
+    struct(Entry,
+      name: name,
+      path: [name],
+      shape: target.shape,
+      dtype: target.dtype,
+      kind: :tensor
+    )
+  end
 
   # Returns the module with these values in place of its tensors, in the order of list/1.
   @spec replace(term(), [term()]) :: term()

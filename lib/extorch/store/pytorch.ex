@@ -11,11 +11,11 @@ defmodule ExTorch.Store.PyTorch do
   use ExTorch.Store.CheckpointFile
 
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Store.{Collect, Options}
 
   @impl true
   def collect_from(store, module) do
-    Engine.collect_from(store, module, fn pairs ->
+    Collect.collect_from(store, module, fn pairs ->
       %Dict{pairs: pairs}
       |> nest(store.options.top_level_key)
       |> ExTorch.save(store.path, [format: :zip] ++ Options.writing(store.options))

@@ -4,7 +4,7 @@ defmodule ExTorch.Store.Rules do
 
   alias ExTorch.Checkpoint.Entry
   alias ExTorch.{Error, Tensor}
-  alias ExTorch.Store.{Adapter, Fit, Rule}
+  alias ExTorch.Store.{Adapter, Fit, Leaves, Rule}
 
   # A rule with the adapters before and after the one that it is from.
   @type bound :: %{
@@ -34,6 +34,15 @@ defmodule ExTorch.Store.Rules do
         rule = check!(rule, module),
         Enum.any?(rule.module, &is_map_key(targets, &1)),
         do: %{rule: rule, before: before, later: later}
+  end
+
+  # The same as a result. `targets` are the leaves of the module by name.
+  @spec prepare([Adapter.checked()], %{String.t() => Leaves.leaf()}) ::
+          {:ok, [bound()]} | {:error, Error.t()}
+  def prepare(adapters, targets) do
+    {:ok, list(adapters, Map.new(targets, fn {name, leaf} -> {name, elem(leaf, 2)} end))}
+  rescue
+    error in Error -> {:error, error}
   end
 
   defp check_list!(rules, _module) when is_list(rules), do: rules

@@ -10,11 +10,11 @@ defmodule ExTorch.Store.Safetensors do
   use ExTorch.Store.CheckpointFile
 
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{Engine, Options}
+  alias ExTorch.Store.{Collect, Options}
 
   @impl true
   def collect_from(%{options: options} = store, module) do
     opts = [format: :safetensors, metadata: options.metadata] ++ Options.writing(options)
-    Engine.collect_from(store, module, &ExTorch.save(%Dict{pairs: &1}, store.path, opts))
+    Collect.collect_from(store, module, &ExTorch.save(%Dict{pairs: &1}, store.path, opts))
   end
 end

@@ -13,7 +13,7 @@ defmodule ExTorch.Store.ShardWriter do
   alias ExTorch.Archive.AtomicFile
   alias ExTorch.{Error, Progress, Saver, Tensor}
   alias ExTorch.Saver.Cast
-  alias ExTorch.Store.{Directory, Engine, Leftovers, Options, ShardIndex}
+  alias ExTorch.Store.{Collect, Directory, Leftovers, Options, ShardIndex}
 
   @spec write(Path.t(), [{String.t(), Tensor.t()}], Options.t()) :: :ok | {:error, Error.t()}
   def write(path, pairs, options) do
@@ -113,7 +113,7 @@ defmodule ExTorch.Store.ShardWriter do
         {:ok, true}
 
       true ->
-        {:error, Engine.exists_error(existing)}
+        {:error, Collect.exists_error(existing)}
     end
   end
 
@@ -182,7 +182,7 @@ defmodule ExTorch.Store.ShardWriter do
   # Another save may have written the index in the meantime.
   defp check_index(path, options) do
     if not options.overwrite and Directory.exists?(path),
-      do: {:error, Engine.exists_error(path)},
+      do: {:error, Collect.exists_error(path)},
       else: :ok
   end
 

@@ -44,7 +44,7 @@ defmodule ExTorch.Store.Sharded do
   alias ExTorch.Checkpoint.BatchLoad
   alias ExTorch.{Checkpoint, Error, Filter, Source}
   alias ExTorch.Python.Dict
-  alias ExTorch.Store.{Engine, File, Options, ShardIndex, ShardWriter}
+  alias ExTorch.Store.{Collect, File, Options, ShardIndex, ShardWriter}
 
   @type t :: %__MODULE__{path: Path.t() | ExTorch.Source.t(), options: map()}
   @enforce_keys [:path, :options]
@@ -320,7 +320,8 @@ defmodule ExTorch.Store.Sharded do
   @impl true
   def collect_from(store, module) do
     with :ok <- check_index_name(store.path),
-         do: Engine.collect_from(store, module, &ShardWriter.write(store.path, &1, store.options))
+         do:
+           Collect.collect_from(store, module, &ShardWriter.write(store.path, &1, store.options))
   end
 
   defp check_index_name(path) do
