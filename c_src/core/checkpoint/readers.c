@@ -19,7 +19,8 @@ enum {
   PROBES = 16,               /* places where a file is asked whether it is cached */
   SMALLEST = 64 << 10,       /* reads from this size on, one after another, are read ahead of */
   MAX_GAP = 1 << 20,         /* between two such reads */
-  AHEAD = 8 << 20
+  AHEAD = 8 << 20,
+  MIN_LARGE = 16 << 20 /* smaller reads leave what they have read in the cache */
 };
 
 /* ---- The number of readers ---- */
@@ -48,11 +49,16 @@ static unsigned count_readers(const xt_record_reader *r, uint64_t from, uint64_t
   return most ? (unsigned)most : 1;
 }
 
-void xt_readers_plan(xt_record_reader *r, uint64_t from, uint64_t to, uint64_t bytes, unsigned *count) {
+/* Whether a read would take more than half of the memory that there may be. */
+static bool is_large(const xt_record_reader *r, uint64_t bytes) {
+  if (bytes < MIN_LARGE) return false;
   uint64_t memory = xt_cpu_memory(), budget = (uint64_t)xt_memory_budget();
+  return bytes > (memory < budget ? memory : budget) / 2 / (r->files ? r->files : 1);
+}
+
+void xt_readers_plan(xt_record_reader *r, uint64_t from, uint64_t to, uint64_t bytes, unsigned *count) {
   *count = count_readers(r, from, to, bytes, &r->cold);
-  r->drops = r->drop == XT_DROP_ALWAYS || (r->drop == XT_DROP_IF_LARGE &&
-                                           bytes > (memory < budget ? memory : budget) / 2 / (r->files ? r->files : 1));
+  r->drops = r->drop == XT_DROP_ALWAYS || (r->drop == XT_DROP_IF_LARGE && is_large(r, bytes));
 }
 
 /* ---- The readers ---- */
