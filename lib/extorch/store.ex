@@ -39,7 +39,7 @@ defmodule ExTorch.Store do
       Defaults to `true`.
     * `:overwrite` - if `false`, `collect_from/2` returns an error if the file exists. Defaults to `false`.
     * `:metadata`, `:fsync`, `:compact`, `:duplicate` - as in `ExTorch.save/3`
-    * `:strict`, `:verify`, `:limits`, `:on_progress` - as in `ExTorch.load/2`
+    * `:strict`, `:verify`, `:readers`, `:drop_behind`, `:limits`, `:on_progress` - as in `ExTorch.load/2`
   """
   @moduledoc groups: ["Modules", "Tensors"]
 

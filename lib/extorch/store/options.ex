@@ -22,8 +22,11 @@ defmodule ExTorch.Store.Options do
     duplicate: false,
     strict: false,
     verify: false,
+    readers: nil,
+    drop_behind: nil,
     limits: []
   ]
+  @reading [:strict, :verify, :readers, :drop_behind, :limits]
   @booleans [
     :renumber,
     :allow_partial,
@@ -74,7 +77,7 @@ defmodule ExTorch.Store.Options do
 
   # The options of ExTorch.Checkpoint.open/2.
   @spec reading(t()) :: keyword()
-  def reading(options), do: Keyword.new(Map.take(options, [:strict, :verify, :limits]))
+  def reading(options), do: Keyword.new(Map.take(options, @reading))
 
   # The options of ExTorch.save/3.
   @spec writing(t()) :: keyword()

@@ -184,6 +184,21 @@ defmodule ExTorch.Checkpoint.ReadersTest do
     assert {:ok, _} = ExTorch.load(path, readers: 4)
   end
 
+  test "stores", %{tmp_dir: dir} do
+    object = object()
+    expected = binaries(object)
+    path = Path.join(dir, "file.safetensors")
+    ExTorch.save!(object, path, format: :safetensors, fsync: false)
+    store = ExTorch.Store.Safetensors.new(path, readers: 3, drop_behind: true)
+    module = Map.new(object, fn {name, t} -> {name, ExTorch.zeros(t.shape, dtype: t.dtype)} end)
+    assert {:ok, %{module: applied}} = ExTorch.Store.apply_to(store, module)
+    assert [] == different(applied, expected)
+
+    assert_raise Error, ~r/expected :readers to be nil/, fn ->
+      ExTorch.Store.Safetensors.new(path, readers: 0)
+    end
+  end
+
   test "options", %{tmp_dir: dir} do
     path = Path.join(dir, "file.pt")
     ExTorch.save!(%{"w" => ExTorch.ones({3})}, path)
