@@ -42,7 +42,6 @@ defmodule ExTorch.Config do
   @bundle_libtorch Application.compile_env(:extorch, :bundle_libtorch, false)
 
   @doc false
-  @spec bundle_libtorch?() :: boolean()
   def bundle_libtorch?, do: @bundle_libtorch
 
   @background_uses [:prefault, :checksum, :block_cache]

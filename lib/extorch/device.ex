@@ -188,7 +188,7 @@ defmodule ExTorch.Device do
   """
   @spec synchronize(input()) :: :ok | {:error, Error.t()}
   def synchronize(device) do
-    with {:ok, nil} <- Call.device_synchronize(check!(device)), do: :ok
+    with {:ok, _} <- Call.device_synchronize(check!(device)), do: :ok
   end
 
   @doc group: "Memory and synchronization"

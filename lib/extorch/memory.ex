@@ -158,6 +158,7 @@ defmodule ExTorch.Memory do
 
   defp set_device_budget(device, bytes), do: Native.memory_set_device_budget(device, bytes)
 
+  @spec invalid_budget!(term()) :: no_return()
   defp invalid_budget!(other),
     do: ExTorch.Options.expected!("a number of bytes below 2 ** 63 or :infinity", other)
 
