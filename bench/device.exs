@@ -16,10 +16,11 @@ unless SimulatedDevice.pinned?(),
   do: IO.puts("this LibTorch cannot pin memory for the device: no copy overlaps")
 
 path = Path.join(Data.dir(), "device.safetensors")
-tensors = for i <- 1..24, into: %{}, do: {"w#{i}", ExTorch.rand({5 * 1024, 1024})}
+tensors = for i <- 1..16, into: %{}, do: {"w#{i}", ExTorch.rand({5 * 1024, 1024})}
 ExTorch.save!(tensors, path)
 size = File.stat!(path).size
 SimulatedDevice.set(:capacity, 4 * size)
+SimulatedDevice.set(:cache, 1)
 
 measure = fn load ->
   times =
@@ -37,7 +38,7 @@ to_cpu = fn -> ExTorch.load!(path) end
 to_device = fn -> ExTorch.load!(path, device: device) end
 after_loading = fn -> Map.new(to_cpu.(), fn {name, t} -> {name, Tensor.to(t, device)} end) end
 
-measure.(to_cpu)
+Enum.each([to_cpu, to_device], measure)
 cpu = measure.(to_cpu)
 SimulatedDevice.set(:bandwidth, round(size / cpu * 1000))
 SimulatedDevice.set(:most_pinned, 0)

@@ -4,9 +4,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <chrono>
-#include <thread>
-
 #include "torch/shim.hpp"
 
 namespace {
@@ -28,8 +25,10 @@ struct xt_stager {
   }
 
   at::Device device;
-  int64_t charged = 0; /* bytes of the buffers */
-  bool waits = false;  /* the backend has no events */
+  at::Allocator *allocator = nullptr; /* of pinned memory; NULL if the backend has none */
+  size_t size = 0;                    /* of a buffer */
+  int64_t charged = 0;                /* bytes of the buffers */
+  bool waits = false;                 /* the backend has no events */
   size_t current = 0;
   std::vector<Buffer> buffers;
 };
@@ -65,7 +64,8 @@ bool has_events(at::Device device) {
   try {
     c10::Event event(device.type());
     event.record(stream_of(device));
-    return event.query() || true;
+    event.query();
+    return true;
   } catch (const std::exception &) {
     return false;
   }
@@ -85,21 +85,26 @@ xt_status stager_new(xt_device device, size_t size, int count, xt_stager **out, 
   return guard(error, [&] {
     auto stager = std::make_unique<xt_stager>(to_torch_device(device));
     c10::DeviceGuard here(stager->device);
-    auto *allocator = pinned_allocator(stager->device.type());
-    int64_t bytes = static_cast<int64_t>(size) * count;
-    if (allocator && !host->charge(bytes)) throw std::bad_alloc(); /* plain memory is counted by the CPU's allocator */
-    if (allocator) stager->charged = bytes;
+    stager->allocator = pinned_allocator(stager->device.type());
     stager->waits = !has_events(stager->device);
+    stager->size = size;
     stager->buffers.resize(static_cast<size_t>(count));
-    for (auto &buffer : stager->buffers) buffer.bytes = host_bytes(allocator, size);
     *out = stager.release();
   });
 }
 
+/* Buffers are allocated when they are first used: a small load needs one. */
 xt_status stager_take(xt_stager *stager, uint8_t **buffer, xt_error *error) {
   return guard(error, [&] {
     c10::DeviceGuard here(stager->device);
     auto &current = stager->buffers[stager->current];
+    auto bytes = static_cast<int64_t>(stager->size);
+    if (!current.bytes.defined()) {
+      /* plain memory is counted by the CPU's allocator */
+      if (stager->allocator && !host->charge(bytes)) throw std::bad_alloc();
+      if (stager->allocator) stager->charged += bytes;
+      current.bytes = host_bytes(stager->allocator, stager->size);
+    }
     *buffer = is_free(current) ? static_cast<uint8_t *>(current.bytes.data_ptr()) : nullptr;
   });
 }

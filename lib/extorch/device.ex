@@ -18,8 +18,9 @@ defmodule ExTorch.Device do
   pinned buffers, 32 MiB together for a load to one device, and copied from there while the next ones are read. The tensors
   are returned when all copies are done. So a file may be larger than the memory of the machine, if it fits the device;
   only compressed records, and sparse and quantized tensors, are in host memory as a whole. Dirty I/O schedulers read, and
-  no scheduler waits for the device: the process that loads sleeps until a buffer is free. Backends without pinned memory or
-  events copy more slowly, on the same path.
+  no scheduler waits for the device: the process that loads sleeps until a buffer is free. A tensor of a stream is copied,
+  through the same buffers, when its last byte has arrived. Backends without pinned memory or events copy more slowly, on
+  the same path.
 
       {:ok, weights} = ExTorch.load("model.safetensors", device: :cuda)
       ExTorch.save(weights, "copy.safetensors")

@@ -51,6 +51,7 @@ struct Settings {
   std::atomic<int64_t> bandwidth{0};      /* of a stream, in bytes per second; 0 is unlimited */
   std::atomic<int64_t> capacity{1 << 30}; /* of a device, in bytes */
   std::atomic<int64_t> fail_after{-1};    /* copies until one fails; -1 for never */
+  std::atomic<int64_t> cache{0}; /* 1: freed memory is kept, as real backends do; its next use touches no page */
   std::atomic<int64_t> allocated[device_count]{};
   std::atomic<int64_t> pinned{0};                 /* bytes of pinned host memory */
   std::atomic<int64_t> most_pinned{0};            /* the most since it was set */
@@ -63,6 +64,7 @@ struct Settings {
 std::atomic<int64_t> *setting(const std::string &key) {
   static const std::map<std::string, std::atomic<int64_t> *> known = {{"bandwidth", &settings.bandwidth},
                                                                       {"capacity", &settings.capacity},
+                                                                      {"cache", &settings.cache},
                                                                       {"fail_after", &settings.fail_after},
                                                                       {"allocated:0", &settings.allocated[0]},
                                                                       {"allocated:1", &settings.allocated[1]},
@@ -101,6 +103,10 @@ struct Block {
 };
 
 std::mutex memory_mutex;
+std::vector<Block> &cached_blocks() { /* never destroyed */
+  static auto *all = new std::vector<Block>();
+  return *all;
+}
 std::map<char *, Block> &blocks() { /* by the visible address; never destroyed */
   static auto *all = new std::map<char *, Block>();
   return *all;
@@ -130,6 +136,11 @@ void free_block(void *visible) {
   settings.allocated[block.device] -= static_cast<int64_t>(block.size);
   settings.frees++;
   if (on_normal_scheduler()) settings.normal_frees++;
+  if (settings.cache) {
+    std::lock_guard<std::mutex> lock(memory_mutex);
+    cached_blocks().push_back(block);
+    return;
+  }
   munmap(block.visible, block.size);
   munmap(block.shadow, block.size);
 }
@@ -174,11 +185,20 @@ struct DeviceAllocator final : DeviceAllocatorBase {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "the simulated device ", device, " is out of memory: ", size,
                        " bytes were requested");
     }
+    std::lock_guard<std::mutex> lock(memory_mutex);
+    auto &cached = cached_blocks();
+    for (size_t i = 0; i < cached.size(); i++)
+      if (cached[i].size == size && cached[i].device == device) {
+        Block block = cached[i];
+        cached[i] = cached.back();
+        cached.pop_back();
+        blocks()[block.visible] = block;
+        return {block.visible, block.visible, free_block, place};
+      }
     void *visible = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     TORCH_CHECK(visible != MAP_FAILED, "mmap failed");
     void *shadow = mremap(visible, 0, size, MREMAP_MAYMOVE); /* a second mapping of the same pages */
     TORCH_CHECK(shadow != MAP_FAILED && !mprotect(visible, size, PROT_NONE), "mremap failed");
-    std::lock_guard<std::mutex> lock(memory_mutex);
     blocks()[static_cast<char *>(visible)] = {static_cast<char *>(visible), static_cast<char *>(shadow), size, device};
     return {visible, visible, free_block, place};
   }

@@ -202,10 +202,11 @@ defmodule ExTorch.Device.SimulatedTest do
 
       in_task(fn ->
         tensor = ExTorch.zeros({1024}, device: device)
-        _view = Tensor.slice(tensor, 0, 0..9)
+        view = Tensor.slice(tensor, 0, 0..9)
         assert Memory.live(device) == before + 4096
         assert Memory.live().device >= 4096
         assert SimulatedDevice.get("allocated:0") >= 4096
+        assert {tensor.shape, view.shape} == {{1024}, {10}}
       end)
 
       assert wait_until(fn -> Memory.live(device) == before end)
