@@ -7,7 +7,7 @@
 #   make check      formatting, layers, warnings, static analysis, Dialyzer, sanitizers, a short fuzz run
 #   make coverage   the lines of core that the C tests reach, and the error returns that they do not
 #   make cross      core and nif compiled for other systems, and the C tests of core for 64-bit ARM in an emulator
-#   make matrix     the tests on Debian bookworm, trixie and sid; MATRIX_PYPI=1 adds PyPI's torch, a CUDA build
+#   make matrix     the tests on Debian bookworm, trixie and sid, and without LibTorch; MATRIX_PYPI=1 adds PyPI's torch, a CUDA build
 #   make instructions   instructions for each of 20,000 tensors, compared with bench/instructions.txt; RECORD=1 writes it
 #   make image      the Dockerfile of guides/deployment.md, without Docker
 #   make bench      every script of bench/, or BENCH="open load"

@@ -17,8 +17,12 @@ defmodule ExTorch.GuidesTest do
     end)
   end
 
+  # Guides that compute.
+  @computing ~w(deploying stores streams ten_minutes zero_copy)
+
   for path <- Path.wildcard("guides/*.livemd") do
     @external_resource path
+    if Path.basename(path, ".livemd") in @computing, do: @tag(:torch)
 
     test path do
       state = {nil, [], Code.env_for_eval(file: unquote(path))}
@@ -81,6 +85,7 @@ defmodule ExTorch.GuidesTest do
   @cheatsheet "guides/cheatsheet.cheatmd"
   @external_resource @cheatsheet
 
+  @tag :torch
   test @cheatsheet, %{tmp_dir: dir} do
     Examples.write_files(dir)
 

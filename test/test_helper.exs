@@ -26,6 +26,10 @@ unless ExTorch.Test.SimulatedDevice.available?() do
   IO.puts("the simulated device was not built: its tests are skipped (make simulated_device)")
 end
 
+unless ExTorch.info().version do
+  IO.puts("There is no LibTorch (EXTORCH_TORCH=0): tests that compute are skipped")
+end
+
 exclude =
   if(ExTorch.Test.Python.torch(), do: [], else: [:python]) ++
     if(Code.ensure_loaded?(Nx), do: [], else: [:nx]) ++
@@ -33,6 +37,7 @@ exclude =
     if(ExTorch.Test.Peers.available?(), do: [], else: [:peers]) ++
     if(ExTorch.Test.Browser.available?(), do: [], else: [:chromium]) ++
     if(ExTorch.Test.SimulatedDevice.available?(), do: [], else: [:simulated_device]) ++
+    if(ExTorch.info().version, do: [], else: [:torch]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

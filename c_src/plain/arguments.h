@@ -128,6 +128,7 @@ typedef xt_status xt_plain_operator(xt_plain_call *call, xt_value *out);
   X(row_indices, "self")                                                                  \
   X(indices, "self")                                                                      \
   X(values, "self")                                                                       \
+  X(to_sparse, "self")                                                                    \
   X(to_dense, "self dtype")                                                               \
   X(is_coalesced, "self")                                                                 \
   X(_make_per_tensor_quantized_tensor, "self scale zero_point")                           \

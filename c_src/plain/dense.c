@@ -1,4 +1,5 @@
-/* Sparse tensors made dense. Their indices were checked when the tensor was made, and are frozen since. */
+/* Sparse tensors made dense, and dense ones made sparse. Their indices were checked when the tensor was made, and are
+ * frozen since. */
 #include <string.h>
 
 #include "core/base/convert.h"
@@ -101,6 +102,65 @@ xt_status xt_plain_dense(const xt_tensor *tensor, xt_tensor **out, xt_error *err
   }
   for (int i = 0; i < parts->count; i++)
     if (part[i]) xt_plain_drop(part[i]);
+  return status;
+}
+
+/* ---- The other way: COO tensors of dense ones ---- */
+
+static bool is_zero(xt_dtype dtype, const void *data) {
+  xt_element e = xt_element_read(dtype, data);
+  return e.re == 0 && e.im == 0 && e.i == 0;
+}
+
+/* Calls with NULL count; otherwise writes the places and the values of what is not zero. */
+static int64_t find_values(const xt_tensor_info *from, int64_t count, int64_t *indices, char *values) {
+  size_t size = xt_dtype_get(from->dtype)->size;
+  int64_t found = 0;
+  for (int64_t i = 0; i < from->numel; i++) {
+    const char *element = (char *)from->data + (size_t)i * size;
+    if (is_zero(from->dtype, element)) continue;
+    for (int64_t d = from->ndim - 1, rest = i; indices && d >= 0; rest /= from->sizes[d--])
+      indices[d * count + found] = rest % from->sizes[d];
+    if (values) memcpy(values + (size_t)found * size, element, size);
+    found++;
+  }
+  return found;
+}
+
+static xt_status to_coo(xt_plain_call *call, const xt_tensor *dense, xt_value *out) {
+  const xt_tensor_info *info = &dense->info;
+  int64_t count = find_values(info, 0, NULL, NULL);
+  xt_plain_shape places = {.dtype = XT_int64, .ndim = 2, .sizes = {info->ndim, count}};
+  xt_plain_shape elements = {.dtype = info->dtype, .ndim = 1, .sizes = {count}};
+  xt_tensor *indices = NULL, *values = NULL;
+  xt_value items[XT_MAX_DIMS], coalesced = {.kind = XT_VALUE_BOOL, .boolean = true};
+  xt_status status = xt_plain_empty(&places, &indices, call->error);
+  if (status == XT_STATUS_ok) status = xt_plain_empty(&elements, &values, call->error);
+  if (status == XT_STATUS_ok) {
+    if (count) find_values(info, count, indices->info.data, values->info.data);
+    for (int d = 0; d < info->ndim; d++) items[d] = (xt_value){.kind = XT_VALUE_INT, .integer = info->sizes[d]};
+    xt_value parts[] = {{.kind = XT_VALUE_TENSOR, .tensor = indices},
+                        {.kind = XT_VALUE_TENSOR, .tensor = values},
+                        {.kind = XT_VALUE_LIST, .list = {items, (size_t)info->ndim}}};
+    xt_plain_call make = *call;
+    for (int i = 0; i < 3; i++) make.values[i] = &parts[i];
+    make.values[7] = &coalesced;
+    status = xt_plain_op_sparse_coo_tensor(&make, out);
+  }
+  if (indices) xt_plain_drop(indices);
+  if (values) xt_plain_drop(values);
+  return status;
+}
+
+xt_status xt_plain_op_to_sparse(xt_plain_call *call, xt_value *out) {
+  xt_tensor *self = xt_plain_tensor_arg(call, 0), *dense;
+  if (call->status == XT_STATUS_ok) call->status = xt_plain_check_strided(self, call->error);
+  if (call->status != XT_STATUS_ok) return call->status;
+  if (!xt_convert_supported(self->info.dtype)) return xt_plain_invalid(call, 0, "has elements that are not numbers");
+  xt_status status = xt_plain_contiguous(self, &dense, call->error);
+  if (status != XT_STATUS_ok) return status;
+  status = to_coo(call, dense, out);
+  xt_plain_drop(dense);
   return status;
 }
 

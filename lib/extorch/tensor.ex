@@ -356,8 +356,8 @@ defmodule ExTorch.Tensor do
   Returns a copy of the tensor. The copy is not frozen.
 
       iex> frozen = ExTorch.Tensor.from_binary(<<1, 2>>, {2}, :uint8)
-      iex> ExTorch.op("add_", [ExTorch.Tensor.clone(frozen), 1]) |> ExTorch.Tensor.to_list()
-      [2, 3]
+      iex> ExTorch.op("fill_", [ExTorch.Tensor.clone(frozen), 3]) |> ExTorch.Tensor.to_list()
+      [3, 3]
   """
   @spec clone(t()) :: t()
   def clone(tensor), do: ExTorch.op("aten::clone", [check!(tensor)])

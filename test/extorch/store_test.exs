@@ -22,6 +22,7 @@ defmodule ExTorch.StoreTest do
   defp ones(shape, opts \\ []), do: ExTorch.ones(shape, opts)
   defp list(tensor), do: Tensor.to_list(tensor)
 
+  @tag :torch
   test "modules of every kind are traversed and rebuilt", %{path: path} do
     module = %{
       "a" => zeros({2}),

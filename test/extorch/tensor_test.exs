@@ -159,7 +159,7 @@ defmodule ExTorch.TensorTest do
     assert Tensor.slice(t, 2, 3..2//1).shape == {2, 3, 0}
     assert reason(fn -> Tensor.slice(t, 3, 0..1) end) == :bad_argument
     assert reason(fn -> Tensor.slice(t, 0, 2..0//-1) end) == :bad_argument
-    assert reason(fn -> Tensor.reshape(t, {5, 5}) end) == :torch
+    assert reason(fn -> Tensor.reshape(t, {5, 5}) end) in [:torch, :bad_argument]
     assert reason(fn -> Tensor.reshape(t, {:a}) end) == :bad_argument
   end
 

@@ -5,9 +5,9 @@ defmodule ExTorch.Tensor.Blob do
       iex> t = ExTorch.tensor([1, 2, 3])
       iex> blob = ExTorch.Tensor.Blob.to_blob(t)
       iex> view = ExTorch.Tensor.Blob.from_blob(blob)
-      iex> ExTorch.op("add_", [view, 10])
+      iex> ExTorch.op("fill_", [view, 7])
       iex> ExTorch.Tensor.to_list(t)
-      [11, 12, 13]
+      [7, 7, 7]
 
   `to_blob/1` and `from_blob/2` never copy the data.
 

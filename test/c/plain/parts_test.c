@@ -62,7 +62,11 @@ static void makes_coo_tensors_dense(void) {
   for (int64_t i = 0; i < 6; i++) CHECK((element_at(dense, i).re == (double[]){3, 4, 0, 0, 1, 2}[i]));
   bool equal = false;
   CHECK(api->tensor_equal(t, dense, &equal, &plain_error) == XT_STATUS_ok && equal);
-  xt_tensor *all[] = {t, dense, indices, values, halves};
+  xt_tensor *turned = TENSOR("t", of_tensor(dense)), *sparse = TENSOR("to_sparse", of_tensor(turned));
+  xt_tensor *places = TENSOR("aten::_indices", of_tensor(sparse));
+  for (int64_t i = 0; i < 8; i++) CHECK((element_at(places, i).i == (int64_t[]){0, 0, 1, 1, 0, 2, 0, 2}[i]));
+  CHECK(api->tensor_equal(sparse, turned, &equal, &plain_error) == XT_STATUS_ok && equal);
+  xt_tensor *all[] = {t, dense, indices, values, halves, turned, sparse, places};
   for (size_t i = 0; i < COUNT_OF(all); i++) xt_plain_drop(all[i]);
 }
 

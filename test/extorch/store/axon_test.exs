@@ -6,6 +6,8 @@ defmodule ExTorch.Store.AxonTest do
   alias ExTorch.Test.{AxonModel, Python, Zoo}
 
   @moduletag :tmp_dir
+  # The models are run.
+  @moduletag :torch
 
   defp store(path, model, options, more \\ []) do
     PyTorch.new(path, [adapters: [{Adapter.Axon, [model: model] ++ options}]] ++ more)

@@ -42,6 +42,7 @@ defmodule ExTorch.Store.RulesTest do
   defp zeros(shape), do: ExTorch.zeros(shape)
   defp list(tensor), do: Tensor.to_list(tensor)
 
+  @tag :torch
   test "one for several and several for one, both ways", %{path: path, tmp_dir: dir} do
     weight = ExTorch.op("reshape", [ExTorch.arange(6, dtype: :float32), [6, 1]])
 
@@ -95,6 +96,7 @@ defmodule ExTorch.Store.RulesTest do
     assert Map.keys(ExTorch.load!(path)) == ["embed"]
   end
 
+  @tag :torch
   test "names are renamed before the rules, and after them when a module is saved", %{path: path} do
     :ok =
       ExTorch.save(%{"state" => %{"net.a" => full({2}, 1.0), "net.b" => full({2}, 2.0)}}, path)
@@ -113,6 +115,7 @@ defmodule ExTorch.Store.RulesTest do
     assert list(a) == [4.0, 4.0]
   end
 
+  @tag :torch
   test "the first rule whose tensors are there is used, as a whole", %{path: path} do
     direct = %Rule{file: ["direct"], module: ["sum"]}
     module = %{"sum" => zeros({2})}
@@ -269,6 +272,7 @@ defmodule ExTorch.Store.RulesTest do
     end
   end
 
+  @tag :torch
   test "adapters before and after a rule", %{path: path} do
     me = self()
     :ok = ExTorch.save(%{"a" => full({2}, 1.0), "b" => full({2}, 2.0)}, path)
@@ -341,6 +345,7 @@ defmodule ExTorch.Store.RulesTest do
     assert length(result.applied) == 10_000 and result.unused == []
   end
 
+  @tag :torch
   test "progress counts what is read, and tied tensors of the file stay one", %{path: path} do
     shared = full({4}, 1.0)
     :ok = ExTorch.save(%{"a" => shared, "b" => shared, "c" => full({4}, 2.0)}, path)

@@ -146,6 +146,7 @@ defmodule ExTorch.OwnerTest do
     assert_receive {:freed, 7}, 5000
   end
 
+  @tag :torch
   test "many processes share the memory" do
     view = foreign(9)
 

@@ -5,6 +5,7 @@ defmodule ExTorch.BlobTest do
               ExTorch.DType.kind(dtype) not in [:quant, :bits],
               do: dtype
 
+  @tag :torch
   test "to_blob and from_blob share memory" do
     t = ExTorch.arange(6, dtype: :float32)
     blob = Blob.to_blob(t)
@@ -59,6 +60,7 @@ defmodule ExTorch.BlobTest do
   end
 
   describe "the owner of a blob" do
+    @tag :torch
     test "is a tensor that shares the memory" do
       t = Tensor.requires_grad(ExTorch.tensor([[1, 2], [3, 4]]), true)
       blob = Blob.to_blob(t)
@@ -77,6 +79,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(t) == [[2, 4], [6, 8]]
     end
 
+    @tag :torch
     test "keeps the memory alive after the tensor is released and collected" do
       blob =
         in_task(fn ->
@@ -140,6 +143,7 @@ defmodule ExTorch.BlobTest do
     end
   end
 
+  @tag :torch
   test "tensors without plain memory are refused" do
     z = ExTorch.tensor([%ExTorch.Python.Complex{re: 1, im: 2}])
     conj = ExTorch.op("conj", [z])
@@ -163,6 +167,7 @@ defmodule ExTorch.BlobTest do
     assert reason(fn -> Tensor.to_binary(ExTorch.ones({2}, device: :meta)) end) == :unsupported
   end
 
+  @tag :torch
   test "exported memory does not move" do
     t = ExTorch.ones({4})
     blob = Blob.to_blob(t)
@@ -272,6 +277,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(t) == [0.0, 0.0, 0.0]
     end
 
+    @tag :torch
     test "memory of from_binary is frozen for every kind of view" do
       for binary <- [
             <<1.0::float-32-native, 2.0::float-32-native>>,
@@ -303,6 +309,7 @@ defmodule ExTorch.BlobTest do
       end
     end
 
+    @tag :torch
     test "a binary that is given as the owner is frozen" do
       binary = :binary.copy(<<0, 0, 128, 63>>, 100)
       %{ptr: ptr} = binary |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
@@ -312,6 +319,7 @@ defmodule ExTorch.BlobTest do
       assert binary == :binary.copy(<<0, 0, 128, 63>>, 100)
     end
 
+    @tag :torch
     test "a binary at any depth of the owner is frozen" do
       bytes = :binary.copy(<<0, 0, 128, 63>>, 100)
       %{ptr: ptr} = bytes |> Tensor.from_binary({100}, :float32) |> Blob.to_blob()
@@ -345,6 +353,7 @@ defmodule ExTorch.BlobTest do
       assert reason(fn -> Blob.from_blob(info, owner: [huge, bytes]) end) == :limit
     end
 
+    @tag :torch
     test "an out= operator does not grow its result into frozen memory" do
       ones = ExTorch.ones({100})
       bytes = :binary.copy(<<0>>, 400)
@@ -375,6 +384,7 @@ defmodule ExTorch.BlobTest do
       assert Enum.sum(Tensor.to_list(first)) == 50.0
     end
 
+    @tag :torch
     test "to_binary freezes the memory as long as the binary exists" do
       t = ExTorch.ones({100})
       assert reason(fn -> in_task(fn -> Tensor.to_binary(t) == "" end) end) == :none
@@ -390,6 +400,7 @@ defmodule ExTorch.BlobTest do
       assert_receive ^part
     end
 
+    @tag :torch
     test "only the bytes of the binary are frozen" do
       t = ExTorch.zeros({2, 50})
       binary = Tensor.to_binary(Tensor.slice(t, [0]))
@@ -398,6 +409,7 @@ defmodule ExTorch.BlobTest do
       assert binary == :binary.copy(<<0>>, 200)
     end
 
+    @tag :torch
     test "to_list, inspect and equal? never freeze" do
       t = ExTorch.ones({2})
       Tensor.to_list(t)
@@ -407,6 +419,7 @@ defmodule ExTorch.BlobTest do
       assert Tensor.to_list(t) == [2.0, 2.0]
     end
 
+    @tag :torch
     test "operators that write without an alias annotation" do
       x = ExTorch.rand({4, 3})
       mean = Tensor.from_binary(:binary.copy(<<0>>, 12), {3}, :float32)

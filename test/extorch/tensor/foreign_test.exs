@@ -3,6 +3,7 @@ defmodule ExTorch.Tensor.ForeignTest do
 
   # LibTorch's tensor over the memory of another is made by the first operator that needs it.
 
+  @tag :torch
   test "many processes need a tensor for the first time at once" do
     for round <- 1..20 do
       bytes = for i <- 1..256, into: <<>>, do: <<i + round::float-32-little>>
@@ -23,6 +24,7 @@ defmodule ExTorch.Tensor.ForeignTest do
     end
   end
 
+  @tag :torch
   test "is released once, whether its tensor was made or not" do
     before = live()
 
@@ -57,6 +59,7 @@ defmodule ExTorch.Tensor.ForeignTest do
     end
   end
 
+  @tag :torch
   test "an operator that would write to it sees that it is frozen" do
     tensor = Tensor.from_binary(<<1.0::float-32-little>>, {1}, :float32)
     assert reason(fn -> ExTorch.op("add_", [tensor, 1]) end) == :frozen

@@ -29,6 +29,7 @@ defmodule ExTorch.Tensor.PartsTest do
     {sparse, "c#{name}_indices", "#{other}_indices", pointers, plain}
   end
 
+  @tag :torch
   test "the indices of a COO tensor cannot be changed" do
     indices = ExTorch.tensor([[0, 1], [1, 0]])
     sparse = op("sparse_coo_tensor", [indices, ExTorch.tensor([1.0, 2.0]), [2, 2]])
@@ -73,6 +74,7 @@ defmodule ExTorch.Tensor.PartsTest do
       op("fill_", [op("values", [sparse]), 5.0])
     end
 
+    @tag :torch
     test "a #{layout} tensor with indices outside its shape is refused" do
       {sparse, _, _, _, _} = compressed(unquote(layout))
       size = if unquote(layout) in [:sparse_csr, :sparse_csc], do: [2, 2], else: [4, 4]
@@ -102,6 +104,7 @@ defmodule ExTorch.Tensor.PartsTest do
     end
   end
 
+  @tag :torch
   test "a COO tensor with indices outside its shape is refused" do
     values = ExTorch.tensor([1.0, 2.0])
 
@@ -112,6 +115,7 @@ defmodule ExTorch.Tensor.PartsTest do
     end
   end
 
+  @tag :torch
   test "an operator that changes indices in place changes a copy" do
     sparse = op("to_sparse", [dense()])
     before = Tensor.to_list(sparse)
@@ -136,6 +140,7 @@ defmodule ExTorch.Tensor.PartsTest do
     assert Tensor.to_list(op("mul_", [sparse, 2])) == Tensor.to_list(ExTorch.mul(dense(), 2))
   end
 
+  @tag :torch
   test "scales and zero points of a quantized tensor cannot be changed" do
     scales = ExTorch.tensor([0.5, 0.25], dtype: :float64)
     zeros = ExTorch.tensor([1, 2])
@@ -153,6 +158,7 @@ defmodule ExTorch.Tensor.PartsTest do
     assert Tensor.to_list(q) == before
   end
 
+  @tag :torch
   test "indices that another process is writing are not used" do
     for _ <- 1..20 do
       indices = ExTorch.full({1, 200_000}, 1)

@@ -17,7 +17,7 @@ defmodule ExTorch.Tensor.StatsTest do
     assert %{numel: 0, min: nil, mean: nil, std: nil} = Tensor.stats(ExTorch.zeros({0, 3}))
     assert %{min: nil, nan: 1} = Tensor.stats(ExTorch.tensor(:nan))
     assert %{max: 1.0, zeros: 1} = Tensor.stats(ExTorch.tensor([true, false]))
-    complex = Tensor.stats(ExTorch.op("complex", [ExTorch.tensor([3.0]), ExTorch.tensor([4.0])]))
+    complex = Tensor.stats(ExTorch.tensor([%ExTorch.Python.Complex{re: 3.0, im: 4.0}]))
     assert complex.max == 5.0
     assert Tensor.stats(ExTorch.op("to_sparse", [ExTorch.ones({2, 2})])).mean == 1.0
   end

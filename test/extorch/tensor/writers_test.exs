@@ -51,6 +51,8 @@ defmodule ExTorch.Tensor.WritersTest do
   end
 
   for {name, _} <- @writers do
+    if name in [:add_, :out], do: @tag(:torch)
+
     test "to_binary/1 during #{name}" do
       for _ <- 1..4 do
         tensor = ExTorch.zeros({@elements})
@@ -62,6 +64,7 @@ defmodule ExTorch.Tensor.WritersTest do
     end
   end
 
+  @tag :torch
   test "to_binary/1 during several writers" do
     for _ <- 1..8 do
       tensor = ExTorch.zeros({@elements})
@@ -78,6 +81,7 @@ defmodule ExTorch.Tensor.WritersTest do
     end
   end
 
+  @tag :torch
   test "the binaries of a stream during writers" do
     for _ <- 1..4 do
       tensor = ExTorch.zeros({@elements})
@@ -129,6 +133,7 @@ defmodule ExTorch.Tensor.WritersTest do
   end
 
   describe "foreign memory" do
+    @tag :torch
     test "that cannot be written is frozen" do
       address = Example.pages(:readable)
       tensor = Blob.from_blob(%{ptr: address, shape: {100}, dtype: :float32})
@@ -149,6 +154,7 @@ defmodule ExTorch.Tensor.WritersTest do
       assert reason(fn -> ExTorch.op("zero_", [Blob.from_blob(blob)]) end) == :frozen
     end
 
+    @tag :torch
     test "with a part that cannot be read is an error" do
       address = Example.pages(:hole)
       info = %{ptr: address, shape: {3 * 4096}, dtype: :uint8}
