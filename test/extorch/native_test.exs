@@ -116,15 +116,15 @@ defmodule ExTorch.NativeTest do
 
     for _ <- 1..3 do
       assert {:module, Native} = :code.load_file(Native)
-      assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+      assert Tensor.to_list(Tensor.clone(tensor)) == [1, 2]
       :code.purge(Native)
-      assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+      assert Tensor.to_list(Tensor.clone(tensor)) == [1, 2]
     end
 
     # as Mix does before it compiles a module again
     :code.purge(Native)
     :code.delete(Native)
-    assert Tensor.to_list(ExTorch.add(tensor, 1)) == [2, 3]
+    assert Tensor.to_list(Tensor.clone(tensor)) == [1, 2]
     assert Tensor.release(tensor) == :ok
   end
 
@@ -139,11 +139,9 @@ defmodule ExTorch.NativeTest do
       File.cp_r!(Application.app_dir(:extorch, "ebin"), Path.join(app, "ebin"))
 
       for name <- ["extorch.so", "extorch_torch.so"],
-          do:
-            File.cp!(
-              Application.app_dir(:extorch, "priv/" <> name),
-              Path.join([app, "priv", name])
-            )
+          file = Application.app_dir(:extorch, "priv/" <> name),
+          File.exists?(file),
+          do: File.cp!(file, Path.join([app, "priv", name]))
 
       app
     end
@@ -160,7 +158,7 @@ defmodule ExTorch.NativeTest do
       {output, 0} =
         elixir(app, """
         t = ExTorch.tensor([1, 2])
-        check = fn -> [2, 3] = ExTorch.Tensor.to_list(ExTorch.add(t, 1)) end
+        check = fn -> [1, 2] = ExTorch.Tensor.to_list(ExTorch.Tensor.clone(t)) end
         File.write!("#{app}/priv/new.so", [File.read!("#{app}/priv/extorch.so"), 0])
         File.rename!("#{app}/priv/new.so", "#{app}/priv/extorch.so")
 
@@ -229,6 +227,8 @@ defmodule ExTorch.NativeTest do
     end
 
     for {name, file} <- [{"the library", "extorch.so"}, {"LibTorch", "extorch_torch.so"}] do
+      if name == "LibTorch", do: @tag(:torch)
+
       test "without #{name} the application starts, and every call says why it fails", %{
         tmp_dir: dir
       } do
@@ -297,6 +297,7 @@ defmodule ExTorch.NativeTest do
     end
 
     for file <- ["extorch.so", "extorch_torch.so"] do
+      @tag :torch
       test "#{file} of a system with a newer C library", %{tmp_dir: dir} do
         output = load_with(copy(dir), unquote(file), ~r/GLIBC_2\.\d\d\0/, "GLIBC_9.99\0")
         assert output =~ ~r/rescued not_loaded: cannot load .*GLIBC_9\.99/
@@ -310,6 +311,7 @@ defmodule ExTorch.NativeTest do
       assert output =~ "Install libdeflate, or put it into the release"
     end
 
+    @tag :torch
     test "LibTorch is missing", %{tmp_dir: dir} do
       output = load_with(copy(dir), "extorch_torch.so", "libtorch_cpu.so", "libtorch_cpx.so")
       assert output =~ "rescued not_loaded: cannot load LibTorch: libtorch_cpx.so"
@@ -317,6 +319,7 @@ defmodule ExTorch.NativeTest do
       assert output =~ "bundle_libtorch: true"
     end
 
+    @tag :torch
     test "LibTorch has other symbols", %{tmp_dir: dir} do
       app = copy(dir)
       [name] = Regex.run(~r/libtorch_cpu\.so[.0-9]*/, File.read!("#{app}/priv/extorch_torch.so"))
@@ -329,6 +332,7 @@ defmodule ExTorch.NativeTest do
       assert output =~ ~r/that was found is not \d+\.\d+\.\d+, with which ExTorch was built/
     end
 
+    @tag :torch
     test "LibTorch has another version", %{tmp_dir: dir} do
       source = """
       #include <string>
@@ -371,6 +375,7 @@ defmodule ExTorch.NativeTest do
       output
     end
 
+    @tag :torch
     test "is not loaded beside another LibTorch", %{tmp_dir: dir} do
       other = other_libtorch(dir)
       output = preloaded(other)
@@ -384,6 +389,7 @@ defmodule ExTorch.NativeTest do
       if other, do: assert(preloaded(other) =~ "rescued not_loaded: another library has loaded")
     end
 
+    @tag :torch
     test "is loaded before a Torchx with the same LibTorch", %{
       tmp_dir: dir
     } do
@@ -407,6 +413,7 @@ defmodule ExTorch.NativeTest do
       torchx
     end
 
+    @tag :torch
     test "is not loaded before a Torchx with another LibTorch", %{tmp_dir: dir} do
       other = dir |> torchx() |> Path.join("priv/libtorch") |> other_libtorch()
       {output, 0} = ExTorch.Test.VM.run(@attempt, [], through: ["env", "ERL_LIBS=#{dir}"])
@@ -414,6 +421,7 @@ defmodule ExTorch.NativeTest do
     end
 
     # With LIBTORCH_DIR=/usr, Torchx has a link to /usr/lib, and its library names the one that it needs.
+    @tag :torch
     test "is not loaded before a Torchx with another LibTorch of the system", %{tmp_dir: dir} do
       torchx = torchx(dir)
       below = Path.join(torchx, "priv/libtorch/some-linux-gnu")

@@ -1,5 +1,6 @@
 defmodule ExTorch.OpTest do
   use ExTorch.Case
+  @moduletag :torch
 
   # The same inputs in Python and in Elixir.
   @python """

@@ -225,6 +225,7 @@ defmodule ExTorch.StreamingTest do
     end
   end
 
+  @tag :torch
   test "small pickles, and archives without tensors" do
     for pickle <- ["(t.", "(d.", "N." <> "", <<0x80, 2, "N.">>], byte_size(pickle) > 2 do
       assert {:ok, whole} = ExTorch.load({:binary, pickle})

@@ -26,6 +26,7 @@ defmodule ExTorch.Store.AdapterTest do
     assert now - before < 1_000_000
   end
 
+  @tag :torch
   test "Cast, Half and functions", %{path: path} do
     :ok =
       ExTorch.save(
@@ -103,6 +104,7 @@ defmodule ExTorch.Store.AdapterTest do
     assert length(result.ambiguous) == 4
   end
 
+  @tag :torch
   test "functions say that they guess", %{path: path} do
     :ok = ExTorch.save(%{"a" => ones({2, 2}, []), "b" => ones({2}, [])}, path)
 
@@ -119,6 +121,7 @@ defmodule ExTorch.Store.AdapterTest do
   end
 
   if Torch.torch() do
+    @tag :torch
     test "a PyTorch model in the layout of Axon computes the same values", %{tmp_dir: dir} do
       path = Path.join(dir, "net.pt")
 

@@ -5,6 +5,7 @@ defmodule ExTorch.Streaming.SaveTest do
 
   import ExTorch.Test.Terms, only: [state: 0]
 
+  @tag :torch
   test "a tensor that changes between two chunks is saved with its new values" do
     for chunk <- [1_000_000, 1024 * 1024] do
       changed = changing(ExTorch.zeros({4 * 1024 * 1024}), chunk)
@@ -48,6 +49,7 @@ defmodule ExTorch.Streaming.SaveTest do
     assert Blob.to_blob(first).ptr == address
   end
 
+  @tag :torch
   test "views, dtypes and devices that need a copy" do
     base = ExTorch.rand({400, 300})
 
@@ -95,6 +97,7 @@ defmodule ExTorch.Streaming.SaveTest do
 
   @tag :python
   @tag :tmp_dir
+  @tag :torch
   test "torch reads a streamed zip file", %{tmp_dir: dir} do
     path = Path.join(dir, "streamed.pt")
 

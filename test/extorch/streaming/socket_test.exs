@@ -208,6 +208,7 @@ defmodule ExTorch.StreamingSocketTest do
   # ---- Python ----
 
   @tag :python
+  @tag :torch
   test "a checkpoint of torch.save through a socket, without a file" do
     {:ok, listen} = :gen_tcp.listen(0, @options)
     {:ok, port} = :inet.port(listen)

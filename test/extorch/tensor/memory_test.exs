@@ -102,7 +102,7 @@ defmodule ExTorch.Tensor.MemoryTest do
         ExTorch.DType.supported?(dtype),
         ExTorch.DType.kind(dtype) != :quant do
       size = ExTorch.DType.size(dtype)
-      data = :binary.copy(<<0x3C>>, 6 * size)
+      data = :binary.copy(<<1>>, 6 * size)
       t = Tensor.from_binary(data, {2, 3}, dtype)
       assert Tensor.to_binary(Tensor.contiguous(Tensor.transpose(t))) == data
       path = Path.join(dir, "#{dtype}.pt")
