@@ -20,6 +20,10 @@ step "warnings are errors, in the files of the Hex package alone"
 scripts/package.sh
 MIX_ENV=test mix compile --force --no-deps-check --warnings-as-errors
 
+step "without LibTorch: one library of less than 1 MB"
+make --no-print-directory WERROR=1 EXTORCH_TORCH=0 CXX=false MIX_APP_PATH="$PWD/build/werror" all
+[ ! -e build/werror/priv/extorch_torch.so ] && [ "$(wc -c <build/werror/priv/extorch.so)" -lt 1000000 ]
+
 # The chosen classes find wrong code, not style. Headers of the system are not analyzed. ctuuninitvar: an xt_error is
 # filled only if the status is not ok.
 step "cppcheck"
@@ -46,7 +50,14 @@ step "ExUnit under ASan and UBSan"
 make --no-print-directory -j"$(getconf _NPROCESSORS_ONLN)" SAN=asan all example simulated_device
 trap 'make --no-print-directory >/dev/null' EXIT
 # +Mea min: every enif_alloc becomes a separate malloc, so that ASan sees overflows.
-EXTORCH_ASAN=1 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so) ELIXIR_ERL_OPTIONS="+Mea min" \
-  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1:detect_odr_violation=0 \
-  MIX_ENV=test mix test --no-deps-check
+sanitized() { # sanitized TEST…
+  EXTORCH_ASAN=1 LD_PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so) ELIXIR_ERL_OPTIONS="+Mea min" \
+    ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1:detect_odr_violation=0 \
+    MIX_ENV=test mix test --no-deps-check "$@"
+}
+sanitized
+
+step "ExUnit without LibTorch, under ASan and UBSan"
+EXTORCH_TORCH=0 sanitized test/extorch/{tensor,saver} test/extorch/{tensor,diff,store}_test.exs \
+  test/extorch/checkpoint/{fixtures,sparse,views}_test.exs test/extorch/checkpoint/hostile/{parts,tensor}_test.exs
 echo "check: passed"

@@ -5,6 +5,8 @@ defmodule ExTorch.ArchiveTest do
   alias ExTorch.Test.Python
   import ExTorch.Test.Terms, only: [plain: 1]
 
+  @moduletag :torch
+
   # ---- Readers and writers with configurable behavior that report their calls to the test ----
 
   defmodule Reader do
