@@ -154,6 +154,7 @@ defmodule ExTorch.DiffTest do
     assert {Enum.sort(diff.equal), Diff.equal?(diff)} == {["b", "w"], true}
   end
 
+  @tag :torch
   test "large tensors piece by piece, views too, with progress", %{tmp_dir: dir} do
     x = ExTorch.rand({3, 700, 1000})
     y = ExTorch.Tensor.clone(x)

@@ -16,6 +16,7 @@ defmodule ExTorch.PreviewTest do
     {width, height, for(<<red, green, blue <- rgb>>, do: {red, green, blue})}
   end
 
+  @tag :torch
   test "heat maps: blue below zero, red above, magenta where there is no number" do
     assert {3, 1, [blue, white, red]} = pixels(ExTorch.tensor([[-2.0, 0.0, 2.0]]))
     assert blue == {33, 102, 172} and white == {247, 247, 247} and red == {178, 24, 43}
@@ -52,6 +53,7 @@ defmodule ExTorch.PreviewTest do
     assert crc == :erlang.crc32(["IDAT", data])
   end
 
+  @tag :torch
   test "tensors of every kind have a preview" do
     html = Preview.tensor_html(ExTorch.tensor([[1.0, 2.0], [0.0, :nan]]))
 
