@@ -50,7 +50,7 @@ static xt_status take(void *context, uint32_t number, uint8_t **buffer, xt_error
   contents *c = context;
   xt_device_load_queue *q = &c->queues[number];
   xt_status status = XT_STATUS_ok;
-  if (!q->stager) status = xt_torch->stager_new(q->device, XT_STAGE_BYTES, BUFFERS, &q->stager, error);
+  if (!q->stager) status = xt_torch->stager_new(q->device, c->buffer_size, BUFFERS, &q->stager, error);
   return status == XT_STATUS_ok ? xt_torch->stager_take(q->stager, buffer, error) : status;
 }
 
@@ -87,6 +87,7 @@ static contents *new_contents(size_t items) {
   contents *c = calloc(1, sizeof *c);
   if (!c) return NULL;
   c->reapable.run = free_contents;
+  c->buffer_size = XT_STAGE_BYTES;
   c->items = calloc(items + 1, sizeof *c->items);
   c->memory = calloc(items + 1, sizeof *c->memory);
   c->unit_queues = calloc(items + 1, sizeof *c->unit_queues);
@@ -283,6 +284,14 @@ static xt_status add_source(ErlNifEnv *env, contents *c, beginning *b, ERL_NIF_T
   return XT_STATUS_ok;
 }
 
+/* Units of memory have no headers, so no buffer has to be larger than the largest of them. */
+static size_t largest_unit(const contents *c) {
+  uint64_t largest = 1;
+  for (size_t i = 0; i < c->unit_count; i++)
+    if (c->unit_sizes[i] > largest) largest = c->unit_sizes[i];
+  return largest < XT_STAGE_BYTES ? (size_t)largest : XT_STAGE_BYTES;
+}
+
 /* device_load_tensors([tensor], device) :: {:ok, {device_load, bytes} | nil, 0} | {:error, e}
  *
  * Returns nil if one of the tensors cannot be staged. */
@@ -301,6 +310,7 @@ ERL_NIF_TERM xt_nif_device_load_tensors(ErlNifEnv *env, int argc, const ERL_NIF_
     status = add_source(env, c, &b, head, device, &error);
   if (status == XT_STATUS_ok) {
     xt_stage_sink sink = sink_of(c);
+    c->buffer_size = largest_unit(c);
     status =
         xt_staged_load_begin(&c->load, &(xt_record_reader){.checkpoint = NULL}, &sink, b.units, c->unit_count, &error);
     b.units = NULL;

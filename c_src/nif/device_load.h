@@ -35,6 +35,7 @@ typedef struct {
 typedef struct {
   xt_reapable reapable; /* must be first */
   xt_staged_load load;
+  size_t buffer_size;
   xt_device_load_queue queues[XT_MAX_QUEUES];
   size_t queue_count;
   uint32_t *unit_queues; /* of each unit, by id */

@@ -19,7 +19,7 @@ defmodule ExTorch.Device do
   are returned when all copies are done. So a file may be larger than the memory of the machine, if it fits the device;
   only compressed records, and sparse and quantized tensors, are in host memory as a whole. Dirty I/O schedulers read, and
   no scheduler waits for the device: the process that loads sleeps until a buffer is free. A tensor of a stream is copied,
-  through the same buffers, when its last byte has arrived. Backends without pinned memory or events copy more slowly, on
+  through such buffers, while the next one arrives. Backends without pinned memory or events copy more slowly, on
   the same path.
 
       {:ok, weights} = ExTorch.load("model.safetensors", device: :cuda)

@@ -200,6 +200,9 @@ defmodule ExTorch.Checkpoint.DeviceLoad do
 
   # ---- Tensors of the CPU ----
 
+  @typedoc "A tensor of the CPU that is being copied: the load, the tensor and the device."
+  @type moving :: {:moving, reference(), Tensor.t(), Device.device()}
+
   # Moves a tensor of the CPU to a device. Returns when the copy is done.
   @spec move(Tensor.t(), Device.device()) :: {:ok, Tensor.t()} | {:error, Error.t()}
   def move(tensor, device), do: move(tensor, device, 1)
@@ -219,23 +222,73 @@ defmodule ExTorch.Checkpoint.DeviceLoad do
   end
 
   defp move_once(tensor, device) do
+    case begin_move(tensor, device) do
+      {:ok, {:moving, _, _, _} = moving} -> complete(moving)
+      result -> result
+    end
+  end
+
+  # Starts to move a tensor: the last of its bytes, at most what the buffers hold, are copied after the call. The caller
+  # keeps nothing else of it, and calls end_move/1 or drop_move/1. A tensor that cannot be staged is moved at once.
+  @spec start_move(Tensor.t(), Device.device()) ::
+          {:ok, moving() | Tensor.t()} | {:error, Error.t()}
+  def start_move(tensor, device) do
+    with {:collect, _error} <- begin_move(tensor, device), do: move(tensor, device)
+  end
+
+  # Waits until the tensor is on the device.
+  @spec end_move(moving()) :: {:ok, Tensor.t()} | {:error, Error.t()}
+  def end_move({:moving, _load, tensor, device} = moving) do
+    with {:collect, _error} <- complete(moving), do: move(tensor, device)
+  end
+
+  @spec drop_move(moving()) :: :ok
+  def drop_move({:moving, load, _tensor, _device}), do: close(load)
+
+  defp begin_move(tensor, device) do
     case tensors([tensor], device) do
       {:ok, nil} ->
         requires_grad = Tensor.requires_grad(tensor)
         {:ok, tensor |> Tensor.to(device: device) |> Tensor.requires_grad(requires_grad)}
 
       {:ok, {load, _bytes}} ->
-        try do
-          with :ok <- read(%{source: nil}, load, Progress.new(nil, 0)),
-               {:ok, [moved]} <- Memory.account(finish(load)),
-               do: {:ok, moved}
-        after
-          close(load)
+        case stage(load) do
+          :ok ->
+            {:ok, {:moving, load, tensor, device}}
+
+          error ->
+            close(load)
+            error
         end
 
       error ->
         error
     end
+  end
+
+  defp stage(load) do
+    case Memory.account(step(load)) do
+      {:ok, :done} ->
+        :ok
+
+      {:ok, {:more, _done}} ->
+        stage(load)
+
+      {:ok, {:wait, _done}} ->
+        wait()
+        stage(load)
+
+      error ->
+        error
+    end
+  end
+
+  defp complete({:moving, load, _tensor, _device}) do
+    with :ok <- await(load),
+         {:ok, [moved]} <- Memory.account(finish(load)),
+         do: {:ok, moved}
+  after
+    close(load)
   end
 
   defp tensors(tensors, device), do: Call.device_load_tensors(tensors, device)

@@ -84,21 +84,26 @@ defmodule ExTorch.Checkpoint.Handle do
   # Moves a tensor to the device given by the options and keeps its requires_grad flag.
   @spec to_device(t(), Tensor.t() | struct(), Entry.t()) ::
           result(Tensor.t() | struct())
-  def to_device(ckpt, %Tensor{device: :cpu} = tensor, entry) do
-    case Options.device_for(ckpt.options, entry.device) do
-      :cpu ->
-        {:ok, tensor}
+  def to_device(ckpt, tensor, entry), do: move(ckpt, tensor, entry, &DeviceLoad.move/2)
 
-      device ->
-        with {:ok, moved} <- DeviceLoad.move(tensor, device),
-             do: {:ok, Tensor.requires_grad(moved, entry.requires_grad)}
+  # The same, but may return a tensor that is not there yet: see DeviceLoad.end_move/1.
+  @spec start_to_device(t(), Tensor.t() | struct(), Entry.t()) ::
+          result(Tensor.t() | struct() | DeviceLoad.moving())
+  def start_to_device(ckpt, tensor, entry),
+    do: move(ckpt, tensor, entry, &DeviceLoad.start_move/2)
+
+  # The tensor has the flag of its entry, which the copy gets.
+  defp move(ckpt, %Tensor{device: :cpu} = tensor, entry, move) do
+    case Options.device_for(ckpt.options, entry.device) do
+      :cpu -> {:ok, tensor}
+      device -> move.(tensor, device)
     end
     |> put_path(ckpt)
   rescue
     error in Error -> {:error, Error.put_path(error, ckpt.source)}
   end
 
-  def to_device(_ckpt, other, _entry), do: {:ok, other}
+  defp move(_ckpt, other, _entry, _move), do: {:ok, other}
 
   defp put_path(result, ckpt), do: Error.put_path(result, ckpt.source)
 end

@@ -11,7 +11,7 @@ defmodule ExTorch.Streaming.Loader do
   """
 
   alias ExTorch.Checkpoint
-  alias ExTorch.Checkpoint.{BatchLoad, Handle, Options}
+  alias ExTorch.Checkpoint.{BatchLoad, DeviceLoad, Handle, Options}
   alias ExTorch.{Error, Progress}
   alias ExTorch.Native.Call
   alias ExTorch.Streaming.Gzip
@@ -36,7 +36,7 @@ defmodule ExTorch.Streaming.Loader do
           entries: [Checkpoint.Entry.t()] | nil,
           by_index: tuple() | nil,
           progress: progress() | nil,
-          ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct()}],
+          ready: [{non_neg_integer(), ExTorch.Tensor.t() | struct() | DeviceLoad.moving()}],
           fed: non_neg_integer()
         }
 
@@ -46,7 +46,7 @@ defmodule ExTorch.Streaming.Loader do
   #   complete, because a callback or a device needs it
   # entries: set once the tensors are described, if they are needed
   # by_index: the entries, or the names of the tensors if these are enough
-  # ready: complete tensors that were returned and are kept, newest first
+  # ready: complete tensors that were returned and are kept, newest first; the newest may be on its way to a device
   # number: the number of this state; the NIFs use it to detect old loaders
   # fed: the number of bytes fed so far
   @enforce_keys [:resource, :ckpt]
@@ -175,7 +175,13 @@ defmodule ExTorch.Streaming.Loader do
   end
 
   defp release_ready(%{on_tensor: nil, ready: ready}) do
-    for {_index, %ExTorch.Tensor{} = tensor} <- ready, do: ExTorch.Tensor.release(tensor)
+    for {_index, tensor} <- ready do
+      case tensor do
+        %ExTorch.Tensor{} -> ExTorch.Tensor.release(tensor)
+        {:moving, _, _, _} -> DeviceLoad.drop_move(tensor)
+        _other -> :ok
+      end
+    end
   end
 
   defp release_ready(_loader), do: :ok
@@ -332,14 +338,15 @@ defmodule ExTorch.Streaming.Loader do
 
   defp add_ready(loader, [], _each), do: {:ok, loader}
 
+  # While the bytes of the next tensor arrive, the one before it is copied to its device.
   defp add_ready(loader, [{index, tensor} | ready], each) do
-    case named(loader, index, tensor) do
-      {:ok, name, tensor} ->
-        if loader.on_tensor, do: loader.on_tensor.(name, tensor)
-        each.({name, tensor})
-        kept = if loader.keep, do: [{index, tensor} | loader.ready], else: []
-        add_ready(%{loader | ready: kept}, ready, each)
-
+    with {:ok, loader} <- settle(loader),
+         {:ok, name, tensor} <- named(loader, index, tensor) do
+      if loader.on_tensor, do: loader.on_tensor.(name, tensor)
+      each.({name, tensor})
+      kept = if loader.keep, do: [{index, tensor} | loader.ready], else: []
+      add_ready(%{loader | ready: kept}, ready, each)
+    else
       {:error, error} ->
         release_ready(%{loader | on_tensor: nil, ready: [{index, tensor} | ready]})
         {:error, error, loader}
@@ -352,10 +359,24 @@ defmodule ExTorch.Streaming.Loader do
         {:ok, name, tensor}
 
       entry ->
-        with {:ok, tensor} <- Handle.to_device(loader.ckpt, tensor, entry),
+        with {:ok, tensor} <- to_device(loader, tensor, entry),
              do: {:ok, entry.name, tensor}
     end
   end
+
+  # Nobody sees a tensor that is kept before the end.
+  defp to_device(%{keep: true, on_tensor: nil, ckpt: ckpt}, tensor, entry),
+    do: Handle.start_to_device(ckpt, tensor, entry)
+
+  defp to_device(%{ckpt: ckpt}, tensor, entry), do: Handle.to_device(ckpt, tensor, entry)
+
+  # Waits for the newest tensor. The others are on their devices.
+  defp settle(%{ready: [{index, {:moving, _, _, _} = moving} | ready], ckpt: ckpt} = loader) do
+    with {:ok, tensor} <- Error.put_path(DeviceLoad.end_move(moving), ckpt.source),
+         do: {:ok, %{loader | ready: [{index, tensor} | ready]}}
+  end
+
+  defp settle(loader), do: {:ok, loader}
 
   defp finish(%{keep: false}), do: {:ok, nil}
 
@@ -375,8 +396,10 @@ defmodule ExTorch.Streaming.Loader do
 
   defp kept_tensors(%{deferred: true} = loader), do: finish(loader.resource, nil)
 
-  defp kept_tensors(%{ready: ready}),
-    do: {:ok, ready |> List.keysort(0) |> Enum.map(&elem(&1, 1))}
+  defp kept_tensors(loader) do
+    with {:ok, %{ready: ready}} <- settle(loader),
+         do: {:ok, ready |> List.keysort(0) |> Enum.map(&elem(&1, 1))}
+  end
 
   # ---- Native calls ----
 

@@ -403,6 +403,34 @@ defmodule ExTorch.Device.LoadTest do
     assert_received {"small.49", ^other, true}
   end
 
+  test "a stream that fails, ends early or is killed leaves nothing", %{device: device} do
+    bytes =
+      saved(%{
+        "a" => ExTorch.zeros({@big}),
+        "b" => ExTorch.zeros({@big}),
+        "c" => ExTorch.zeros({9})
+      })
+
+    Memory.collect()
+    before = SimulatedDevice.get("allocated:0")
+    load = fn bytes -> Streaming.load(chunks(bytes, [3_000_017]), device: device) end
+
+    for copies <- [0, 4, 9, 15, 20] do
+      SimulatedDevice.set(:fail_after, copies)
+      assert {:error, %{reason: :torch}} = load.(bytes)
+      SimulatedDevice.set(:fail_after, -1)
+    end
+
+    assert {:error, %{reason: :truncated}} = load.(binary_part(bytes, 0, 60_000_000))
+    SimulatedDevice.set(:bandwidth, 200_000_000)
+    for ms <- [10, 100, 300], do: killed(ms, fn -> load.(bytes) end)
+    SimulatedDevice.set(:bandwidth, 0)
+
+    assert wait_until(fn -> SimulatedDevice.get("allocated:0") == before end)
+    assert wait_until(fn -> SimulatedDevice.get(:pinned) == 0 end)
+    assert {:ok, %{"c" => _}, ""} = load.(bytes)
+  end
+
   test "stores", %{device: device, tmp_dir: dir} do
     path = Path.join(dir, "model.pt")
     model = %{"w" => ExTorch.rand({100, 100}), "b" => ExTorch.rand({100})}
