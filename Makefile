@@ -10,6 +10,7 @@
 #   make matrix     the tests on Debian bookworm, trixie and sid, and without LibTorch; MATRIX_PYPI=1 adds PyPI's torch, a CUDA build
 #   make instructions   instructions for each of 20,000 tensors, compared with bench/instructions.txt; RECORD=1 writes it
 #   make image      the Dockerfile of guides/deployment.md, without Docker
+#   make setup-bench   installs the peers that make bench BENCH=peers compares with
 #   make bench      every script of bench/, or BENCH="open load"
 #   make fuzz       readers and writers under libFuzzer, a minute each
 #   make cluster    three nodes load one checkpoint, one of them is killed halfway
@@ -254,6 +255,10 @@ instructions: setup-check
 
 image: setup-matrix
 	@scripts/image.sh
+
+.PHONY: setup-bench
+setup-bench:
+	@scripts/setup_bench.sh
 
 bench: setup-test
 	@$(MAKE) --no-print-directory all simulated_device

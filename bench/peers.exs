@@ -1,35 +1,18 @@
-# How long do the usual jobs take, beside Python's torch and safetensors?
+# How long do the usual jobs take, beside the peers: Python's torch, safetensors, Run:ai's model streamer and
+# fastsafetensors, Rust's safetensors?
 #
-# Each job runs alternately here and in a Python process that goes on, with files in the page cache. The chart of the README
-# is this script's: `EXTORCH_PYTHON=python3 make bench BENCH=peers`, for a Python that has torch, and safetensors if it is to
-# be compared with.
-for file <- ~w(data measure chart results),
+# Each job runs alternately here and in processes of the peers that go on, with files in the page cache. `make setup-bench`
+# installs the peers into build/bench; otherwise a Python that has torch is used, or that of EXTORCH_PYTHON. The chart of the
+# README is this script's: `make bench BENCH=peers`.
+for file <- ~w(data measure chart results peers),
     do: Code.require_file("support/#{file}.exs", __DIR__)
 
-alias Bench.{Data, Measure, Results}
+alias Bench.{Data, Measure, Peers, Results}
 alias ExTorch.Checkpoint
 
-runs = 9
+runs = String.to_integer(System.get_env("BENCH_RUNS", "9"))
 dir = Data.dir()
-python = Measure.python()
-
-port =
-  python &&
-    Port.open({:spawn_executable, System.find_executable(python)}, [
-      :binary,
-      line: 1000,
-      args: [Path.join(__DIR__, "support/peers.py")]
-    ])
-
-[torch, safetensors] =
-  if port, do: port |> Measure.line() |> String.split(), else: ["none", "none"]
-
-ask = fn question, path ->
-  if port do
-    Port.command(port, "#{question} #{path}\n")
-    Measure.line(port)
-  end
-end
+peers = Peers.start()
 
 # ---- The files ----
 
@@ -39,7 +22,8 @@ ExTorch.convert!(large, large_st, fsync: false)
 many = Data.write(Path.join(dir, "many.pt"), List.duplicate(64, 20_000))
 many_st = Data.write_safetensors(Path.join(dir, "many.safetensors"), 20_000)
 state = ExTorch.load!(large)
-ask.("keep", large)
+Peers.keep(peers, "pt", large)
+Peers.keep(peers, "st", large_st)
 middle = fn names -> names |> Enum.sort() |> Enum.at(div(length(names), 2)) end
 
 one = fn opts ->
@@ -60,58 +44,80 @@ touch = fn -> {_, 0} = System.cmd(limits, ["-1500000000"]) end
 # ---- The questions ----
 
 size = Float.round(File.stat!(large).size / 1.0e9, 1)
-pt = ".pt, with torch #{torch |> String.split("+") |> hd()}"
-st = ".safetensors, with the safetensors package #{safetensors}"
+pt = ".pt"
+st = ".safetensors"
 
 map = &ExTorch.load!(&1, mmap: true)
+load = &ExTorch.load!/1
+state_of_many = ExTorch.load!(many_st)
+save_many = fn path -> ExTorch.save!(state_of_many, path, fsync: false) end
 
 jobs = [
   {pt, "Names, dtypes and shapes of #{size} GB", "pt_open", large, entries},
   {pt, "Open #{size} GB and read one tensor", "pt_one", large, one.([])},
-  {pt, "Load #{size} GB", "pt_load", large, &ExTorch.load!/1},
+  {pt, "Load #{size} GB", "pt_load", large, load},
   {pt, "Save #{size} GB, without fsync", "pt_save", saved <> ".pt", save},
   {pt, "Names, dtypes and shapes of 20,000 small tensors", "pt_open", many, entries},
-  {pt, "Load 20,000 small tensors", "pt_load", many, &ExTorch.load!/1},
+  {pt, "Load 20,000 small tensors", "pt_load", many, load},
   {st, "Names, dtypes and shapes of #{size} GB", "st_open", large_st, entries},
   {st, "Open #{size} GB and map one tensor", "st_one", large_st, one.(mmap: true)},
-  {st, "Map #{size} GB", "st_load", large_st, map},
+  {st, "Load #{size} GB", "st_load", large_st, load},
+  {st, "Map #{size} GB", "st_map", large_st, map},
   {st, "Save #{size} GB, without fsync", "st_save", saved <> ".safetensors", save},
   {st, "Names, dtypes and shapes of 20,000 small tensors", "st_open", many_st, entries},
-  {st, "Map 20,000 small tensors", "st_load", many_st, map}
+  {st, "Load 20,000 small tensors", "st_load", many_st, load},
+  {st, "Map 20,000 small tensors", "st_map", many_st, map}
 ]
 
 # The first run of each, which also warms up, does not count.
+ask = fn {group, question, name, path, job} ->
+  rounds =
+    for _ <- 0..runs do
+      touch.()
+      here = Peers.measure(fn -> job.(path) end)
+      ExTorch.Memory.collect()
+
+      theirs =
+        for peer <- peers do
+          touch.()
+          {peer.title, Peers.ask(peer, name, path)}
+        end
+
+      [{"ExTorch", here} | theirs]
+    end
+
+  answers =
+    for {title, _} <- hd(rounds) do
+      found = for round <- tl(rounds), {^title, {ms, kib}} <- round, do: {ms, kib}
+      {title, Enum.map(found, &elem(&1, 0)), Enum.map(found, &elem(&1, 1))}
+    end
+
+  question = Results.question(group, question, answers)
+  Results.print(question)
+  question
+end
+
+questions = Enum.map(jobs, ask)
+
+# What the peers save is kept once: now the small tensors.
+Peers.keep(peers, "pt", many)
+Peers.keep(peers, "st", many_st)
+
 questions =
-  for {group, question, name, path, job} <- jobs do
-    both =
-      for _ <- 0..runs do
-        touch.()
-        here = Measure.milliseconds(fn -> job.(path) end)
-        ExTorch.Memory.collect()
-        touch.()
-        {here, ask.(name, path)}
-      end
+  questions ++
+    [
+      ask.({pt, "Save 20,000 small tensors", "pt_save", saved <> ".pt", save_many}),
+      ask.({st, "Save 20,000 small tensors", "st_save", saved <> ".safetensors", save_many})
+    ]
 
-    both = tl(both)
-    peer = if String.starts_with?(name, "pt"), do: "torch", else: "safetensors"
-    answers = for {_, text} <- both, text not in [nil, "none"], do: String.to_float(text)
-
-    question =
-      Results.question(group, question, [
-        {"ExTorch", Enum.map(both, &elem(&1, 0))},
-        {peer, answers}
-      ])
-
-    Results.print(question)
-    question
-  end
+versions = Enum.map_join(peers, ", ", &String.trim("#{&1.title} #{&1.version}"))
 
 Results.write(
   "peers",
   "Time of the usual jobs, less is better",
   [
-    "Medians of #{runs} runs, alternating with a running Python process; the files are in memory (tmpfs). torch lists and reads " <>
-      "single tensors with mmap=True; safetensors maps, and so does ExTorch in its column."
+    "Medians of #{runs} runs, alternating with running processes of the peers (#{versions}); the files are in memory (tmpfs). " <>
+      "torch lists and reads single tensors with mmap=True."
   ],
   questions
 )

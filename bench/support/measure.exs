@@ -25,6 +25,16 @@ defmodule Bench.Measure do
 
   def median(list), do: list |> Enum.sort() |> Enum.at(div(length(list), 2))
 
+  @doc "The memory of this process in KiB: now (VmRSS), or its peak (VmHWM). 0 where the system does not tell."
+  def memory_kib(field) do
+    with {:ok, status} <- File.read("/proc/self/status"),
+         [_, kib] <- Regex.run(~r/#{field}:\s+(\d+) kB/, status) do
+      String.to_integer(kib)
+    else
+      _ -> 0
+    end
+  end
+
   @doc "The ratio of two times with two digits."
   def ratio(a, b), do: Float.round(a / b, 2)
 

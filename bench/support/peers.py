@@ -1,16 +1,23 @@
-# Answers the questions of peers.exs with Python's torch and safetensors. Each line of standard input is a question and a
-# path; the answer is the time in milliseconds, or "none" if this Python cannot answer it.
+# Answers the questions of peers.exs with Python's packages. The first line of the output has the name and version of each
+# package that was found. Each line of standard input is a peer, a question and a path; the answer is the time in
+# milliseconds and the memory that it took at most, in KiB, or "none" if the peer cannot answer it.
 import gc
+import importlib
+import re
 import sys
 import time
 
 import torch
 
-try:
-    import safetensors
-    import safetensors.torch
-except ImportError:
-    safetensors = None
+PACKAGES = {"torch": "torch", "safetensors": "safetensors.torch", "runai": "runai_model_streamer", "fast": "fastsafetensors"}
+found = {}
+for name, module in PACKAGES.items():
+    try:
+        importlib.import_module(module)
+        package = importlib.import_module(module.split(".")[0])
+        found[name] = getattr(package, "__version__", "?")
+    except Exception:  # fastsafetensors raises others without a GPU
+        pass
 
 state = {}  # what is saved
 
@@ -26,53 +33,86 @@ def middle(names):
     return sorted(names)[len(names) // 2]
 
 
-def pt_open(path):
+def torch_pt_open(path):
     return {name: (t.dtype, t.shape) for name, t in load(path, mmap=True).items()}
 
 
-def pt_one(path):
+def torch_pt_one(path):
     tensors = load(path, mmap=True)
     return tensors[middle(tensors)].clone()
 
 
-def pt_load(path):
+def torch_pt_load(path):
     return load(path)
 
 
-def pt_save(path):
-    torch.save(state["pt"], path)
+def torch_pt_save(path):
+    torch.save(state["torch"], path)
 
 
-def st_open(path):
-    with safetensors.safe_open(path, "pt") as f:
+def safetensors_st_open(path):
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as f:
         return {name: (f.get_slice(name).get_dtype(), f.get_slice(name).get_shape()) for name in f.keys()}
 
 
-def st_one(path):
-    with safetensors.safe_open(path, "pt") as f:
+def safetensors_st_one(path):
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as f:
         return f.get_tensor(middle(f.keys()))
 
 
-def st_load(path):
-    return safetensors.torch.load_file(path)
+def safetensors_st_map(path):
+    return sys.modules["safetensors.torch"].load_file(path)
 
 
-def st_save(path):
-    safetensors.torch.save_file(state["st"], path)
+def safetensors_st_save(path):
+    sys.modules["safetensors.torch"].save_file(state["safetensors"], path)
 
 
-print(torch.__version__, safetensors.__version__ if safetensors else "none", flush=True)
+def runai_st_load(path):
+    with sys.modules["runai_model_streamer"].SafetensorsStreamer() as streamer:
+        streamer.stream_file(path)
+        return {name: tensor for name, tensor in streamer.get_tensors()}
+
+
+def fast_st_load(path):
+    fast = sys.modules["fastsafetensors"]
+    loader = fast.SafeTensorsFileLoader(fast.SingleGroup(), "cpu", nogds=True)
+    loader.add_filenames({0: [path]})
+    return loader.copy_files_to_device()
+
+
+def memory_kib(field):
+    with open("/proc/self/status") as status:
+        return int(re.search(field + r":\s+(\d+) kB", status.read()).group(1))
+
+
+def reset_peak():
+    try:
+        with open("/proc/self/clear_refs", "w") as peak:
+            peak.write("5")
+    except OSError:
+        pass
+
+
+print(*("%s=%s" % item for item in found.items()), flush=True)
 for line in sys.stdin:
-    question, path = line.split()
+    peer, question, path = line.split()
+    answer = globals().get(peer + "_" + question)
     if question == "keep":  # for a save
-        state["pt"] = load(path)
-        state["st"] = dict(state["pt"])
+        state[peer] = dict(load(path))
         print("kept", flush=True)
-    elif question.startswith("st_") and not safetensors:
+    elif peer not in found or not answer:
         print("none", flush=True)
     else:
         gc.collect()
+        reset_peak()
+        before = memory_kib("VmRSS")
         started = time.perf_counter()
-        result = globals()[question](path)
-        print((time.perf_counter() - started) * 1000, flush=True)
+        result = answer(path)
+        ms = (time.perf_counter() - started) * 1000
+        print(ms, max(memory_kib("VmHWM") - before, 0), flush=True)
         del result

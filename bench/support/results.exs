@@ -3,15 +3,23 @@ defmodule Bench.Results do
   # The answers of a benchmark as data: JSON to keep and compare, and a chart (Bench.Chart).
   #
   # A result is %{title:, notes: [text], machine: map, questions: [question]}, a question %{group:, question:, answers:
-  # [%{name:, runs: [milliseconds], median:}]}.
+  # [%{name:, runs: [milliseconds], median:, peak_kib:}]}.
 
   alias Bench.{Chart, Measure}
 
-  @doc "A question with its answers, `[{name, milliseconds of the runs}]`. Answers without runs are left out."
+  @doc """
+  A question with its answers, `[{name, milliseconds of the runs, KiB that they took}]`. Answers without runs are left
+  out.
+  """
   def question(group, question, answers) do
     answers =
-      for {name, [_ | _] = runs} <- answers,
-          do: %{name: name, runs: runs, median: Measure.median(runs)}
+      for {name, [_ | _] = runs, kib} <- answers,
+          do: %{
+            name: name,
+            runs: runs,
+            median: Measure.median(runs),
+            peak_kib: Measure.median(kib)
+          }
 
     %{group: group, question: question, answers: answers}
   end
@@ -21,10 +29,14 @@ defmodule Bench.Results do
     IO.puts("#{group}: #{question}")
 
     for answer <- answers do
-      note =
-        if answer == first, do: "", else: "#{Measure.ratio(answer.median, first.median)} times"
+      {least, most} = Enum.min_max(answer.runs)
 
-      Measure.print("  " <> answer.name, answer.median, note)
+      ratio =
+        if answer == first, do: "", else: "#{Measure.ratio(answer.median, first.median)} times; "
+
+      spread = "#{Float.round(least * 1.0, 1)} to #{Float.round(most * 1.0, 1)} ms"
+      memory = "#{Float.round(answer.peak_kib / 1024, 1)} MiB"
+      Measure.print("  " <> answer.name, answer.median, "#{ratio}#{spread}; #{memory}")
     end
   end
 
