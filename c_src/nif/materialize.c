@@ -231,7 +231,7 @@ xt_status xt_materialize_supported(const xt_storage_origin *origin, const xt_ten
   return xt_error_set(error, XT_STATUS_unsupported,
                       "dtype %s is not supported by the linked LibTorch (%s); read the bytes with "
                       "ExTorch.Checkpoint.read_storage/2",
-                      xt_dtype_get(t->dtype)->name, xt_torch->version);
+                      xt_dtype_get(t->dtype)->name, xt_torch->version ? xt_torch->version : "none");
 }
 
 bool xt_materialize_is_plain(const xt_checkpoint *c, const xt_tensor_desc *t) {

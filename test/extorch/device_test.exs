@@ -27,6 +27,7 @@ defmodule ExTorch.DeviceTest do
         do: assert(reason(fn -> Tensor.pin(ExTorch.zeros({1})) end) == :unsupported)
     end
 
+    @tag :torch
     test "a LibTorch with CUDA says that there is no device, one without says so" do
       error = assert_raise Error, fn -> ExTorch.zeros({1}, device: :cuda) end
 

@@ -122,6 +122,7 @@ defmodule ExTorch.Checkpoint.BareStoragesTest do
   end
 
   @tag :python
+  @tag :torch
   test "what a storage is, and its entry", %{dir: dir} do
     for format <- ["zip", "legacy"] do
       path = Path.join(dir, "storage_first.#{format}.pt")
@@ -153,6 +154,7 @@ defmodule ExTorch.Checkpoint.BareStoragesTest do
   end
 
   @tag :python
+  @tag :torch
   test "convert keeps storages", %{dir: dir, tmp_dir: out} do
     path = Path.join(out, "x.pt")
     assert :ok = ExTorch.convert(Path.join(dir, "storage_first.legacy.pt"), path)

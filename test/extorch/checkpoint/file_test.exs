@@ -49,6 +49,7 @@ defmodule ExTorch.CheckpointFileTest do
       assert {:error, _} = Checkpoint.open(path)
     end
 
+    @tag :torch
     test "is an error if it is mapped and truncated, not a crash", %{tmp_dir: dir} do
       path = write(dir, 100_000)
       ckpt = Checkpoint.open!(path, mmap: true)
@@ -80,6 +81,7 @@ defmodule ExTorch.CheckpointFileTest do
     end
   end
 
+  @tag :torch
   test "mappings are private: writing to a tensor does not change the file", %{tmp_dir: dir} do
     path = write(dir, 100)
     before = File.read!(path)

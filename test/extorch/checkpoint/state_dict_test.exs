@@ -25,6 +25,7 @@ defmodule ExTorch.Checkpoint.StateDictTest do
       &{Path.join(dir, &1), dir |> Path.join(&1 <> ".txt") |> File.read!() |> String.split("\n")}
     end
 
+    @tag :torch
     test "a whole module has the names of its state dict", %{tmp_dir: dir} do
       file =
         write!(dir, """

@@ -3,6 +3,7 @@ defmodule ExTorch.Checkpoint.ViewsTest do
   alias ExTorch.Checkpoint
   alias ExTorch.Test.{Pickle, Zip}
 
+  @tag :torch
   test "only views of the same storage share memory" do
     {:ok, object} = ExTorch.load("test/fixtures/2.14.1/views.pt")
     ptr = fn name -> Blob.to_blob(object[name]).ptr end
