@@ -131,6 +131,13 @@ static xt_status plan_object(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_plan *pl
   return status;
 }
 
+/* Other structs have a tensor in them, too: a storage, or an instance of a subclass, is more than its tensor. */
+static bool is_tensor(ErlNifEnv *env, ERL_NIF_TERM value) {
+  ERL_NIF_TERM module;
+  return enif_get_map_value(env, value, xt_am___struct__, &module) &&
+         (module == xt_am_module_tensor || module == xt_am_module_blob_view || module == xt_am_module_cast);
+}
+
 /* Adds a tensor with its name. Sets *valid to false if one of the terms is something else. */
 static xt_status add_named(ErlNifEnv *env, ERL_NIF_TERM key, ERL_NIF_TERM value, xt_save_plan *plan, bool *valid,
                            xt_error *error) {
@@ -139,7 +146,7 @@ static xt_status add_named(ErlNifEnv *env, ERL_NIF_TERM key, ERL_NIF_TERM value,
   xt_tensor *handle;
   xt_save_tensor tensor;
   xt_dtype dtype;
-  *valid = enif_inspect_binary(env, key, &name) && xt_get_tensor(env, value, &resource);
+  *valid = enif_inspect_binary(env, key, &name) && is_tensor(env, value) && xt_get_tensor(env, value, &resource);
   if (!*valid) return XT_STATUS_ok;
   xt_status status = xt_tensor_take(resource, &handle, error);
   if (status != XT_STATUS_ok) return status;
