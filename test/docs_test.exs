@@ -61,6 +61,7 @@ defmodule ExTorch.DocsTest do
   @elixir ~r/```elixir\n(.*?)```/s
 
   @tag :tmp_dir
+  @tag :torch
   test "the five examples of the README run, and the functions in the others exist", %{
     tmp_dir: dir
   } do

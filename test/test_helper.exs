@@ -37,7 +37,7 @@ exclude =
     if(ExTorch.Test.Peers.available?(), do: [], else: [:peers]) ++
     if(ExTorch.Test.Browser.available?(), do: [], else: [:chromium]) ++
     if(ExTorch.Test.SimulatedDevice.available?(), do: [], else: [:simulated_device]) ++
-    if(ExTorch.info().version, do: [], else: [:torch]) ++
+    if(ExTorch.info().version, do: [], else: [:torch, :simulated_device]) ++
     if(System.get_env("EXTORCH_ASAN"), do: [:no_asan], else: [])
 
 # Tests must not fail only because the machine is slow or busy.

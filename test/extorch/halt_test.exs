@@ -28,6 +28,7 @@ defmodule ExTorch.HaltTest do
     end
   end
 
+  @tag :torch
   test "halt while an archive waits for its writer" do
     script = """
     test = self()

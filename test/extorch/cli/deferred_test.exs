@@ -47,6 +47,7 @@ defmodule ExTorch.CLI.DeferredTest do
   IO.puts("all is well")
   """
 
+  @tag :torch
   test "info runs without LibTorch, and loads it if it turns out to be needed" do
     files = Path.wildcard("test/fixtures/{2.14.1,more}/*.{pt,stream,safetensors,pkl,npy,npz}")
     {text, status} = VM.run(@script, ["test/fixtures/2.14.1/state_dict.pt" | files])
