@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -285,6 +286,7 @@ public:
   }
 
   std::atomic<bool> failed{false};
+  Clock::time_point busy_until; /* of its own thread */
 
 private:
   void run() {
@@ -406,17 +408,21 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 bool is_device(const at::Tensor &tensor) { return tensor.device().type() == at::kPrivateUse1; }
 
-void transfer(char *to, const char *from, size_t size, Worker &stream) {
-  auto start = Clock::now();
+/* A copy begins when it was added or when the one before it ended, as on a device: this thread may wake up late. */
+void transfer(char *to, const char *from, size_t size, Clock::time_point added, Worker &stream) {
   int64_t left = settings.fail_after;
   if (left >= 0 && settings.fail_after.compare_exchange_strong(left, left - 1) && left == 0) {
     stream.failed = true;
     return;
   }
   memcpy(to, from, size);
-  if (int64_t bandwidth = settings.bandwidth)
-    std::this_thread::sleep_until(start + std::chrono::nanoseconds(static_cast<int64_t>(
-                                              1e9 * static_cast<double>(size) / static_cast<double>(bandwidth))));
+  int64_t bandwidth = settings.bandwidth;
+  if (!bandwidth) return;
+  auto begin = std::max(added, stream.busy_until);
+  stream.busy_until =
+      begin +
+      std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size) / static_cast<double>(bandwidth)));
+  std::this_thread::sleep_until(stream.busy_until);
 }
 
 /* Copies contiguous elements of the same dtype. Both tensors must stay valid until it is done. */
@@ -431,7 +437,8 @@ void copy_raw(const at::Tensor &from, const at::Tensor &to, bool non_blocking) {
   TORCH_CHECK((shadow_to != nullptr) == is_device(to) && (shadow_from != nullptr) == is_device(from),
               "an address is not on the device of its tensor");
   size_t size = to.nbytes();
-  stream.add([=, &stream] { transfer(target, source, size, stream); });
+  auto now = Clock::now();
+  stream.add([=, &stream] { transfer(target, source, size, now, stream); });
   if (non_blocking && (is_device(host) || is_pinned(host.data_ptr()))) {
     settings.async++;
     return;
