@@ -24,10 +24,10 @@ defmodule ExTorch.Bench.ChartTest do
   test "a chart is valid, has a title and a description, and contains text as text" do
     questions = [
       Results.question("a < b", "\"how\" & why?", [
-        {"ExTorch", [0.001]},
-        {"<peer>", [12.5, 2.0, 3.0]}
+        {"ExTorch", [0.001], [10]},
+        {"<peer>", [12.5, 2.0, 3.0], [30, 20, 10]}
       ]),
-      Results.question("long", "x", [{"one", [123_456.0]}, {"none", []}])
+      Results.question("long", "x", [{"one", [123_456.0], [10]}, {"none", [], []}])
     ]
 
     result = %{title: "Times > 0", notes: ["a note"], machine: %{cores: 2}, questions: questions}
