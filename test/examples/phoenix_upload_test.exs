@@ -42,6 +42,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
       end)
     end
 
+    @tag :torch
     test "tells the view what is complete, and returns the tensors with their names" do
       bytes = saved(Demo.checkpoint(2), format: :zip)
       [half, rest] = bytes |> chunks([div(byte_size(bytes), 2)]) |> Enum.take(2)
@@ -73,6 +74,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
       assert {"model.embedding.weight", %Tensor{shape: {2048, 128}}} = hd(tensors)
     end
 
+    @tag :torch
     test "errors, a cut file, and a cancel" do
       assert {:error, %Error{reason: :bad_argument}} = Writer.init({self(), "ref", nonsense: 1})
       page = "<html>" <> String.duplicate(" ", 2000)
@@ -102,6 +104,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
     defp labels(items), do: Enum.map(items, &elem(&1, 1))
 
     @tag :tmp_dir
+    @tag :torch
     test "are the same of an upload and of an open checkpoint", %{tmp_dir: dir} do
       path = Path.join(dir, "model.pt")
       ExTorch.save!(Demo.checkpoint(2), path)
@@ -254,6 +257,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
       assert_receive {:changed, 1}, 60_000
     end
 
+    @tag :torch
     test "is replaced while others read it, and the old one is freed", %{tmp_dir: dir} do
       path = share(dir, 100_000)
       owner(path)
@@ -300,6 +304,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
       size
     end
 
+    @tag :torch
     test "stays if the new file cannot be read, and if its owner dies", %{tmp_dir: dir} do
       path = share(dir, 10)
       owner(path)
@@ -319,6 +324,7 @@ defmodule ExTorch.Examples.PhoenixUploadTest do
       assert Shared.current(:shared_test) == nil
     end
 
+    @tag :torch
     test "is not there until its file is", %{tmp_dir: dir} do
       path = Path.join(dir, "shared.pt")
       start_supervised!({Shared, path: path, name: :shared_test})

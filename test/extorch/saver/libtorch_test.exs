@@ -2,6 +2,7 @@ defmodule ExTorch.SaveCppTest do
   # LibTorch's reader in C++ (test/support/pickle_load.cpp, built by `make pickle_load`) loads the files of ExTorch.save/3.
   use ExTorch.Case
   @moduletag :no_asan
+  @moduletag :torch
   @moduletag :tmp_dir
 
   # The description of the checkpoint that the C++ program prints, by name.
