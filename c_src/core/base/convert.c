@@ -133,7 +133,7 @@ void xt_numbers_read(xt_numbers *numbers, xt_dtype dtype, const void *data, size
 static int64_t as_int(const xt_numbers *numbers, size_t n) {
   if (!is_float(numbers->kind)) return numbers->i[n];
   double value = numbers->re[n];
-  return value >= -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN;
+  return value >= -9223372036854775808.0 && value < 9223372036854775808.0 ? (int64_t)value : INT64_MIN;
 }
 
 static double as_double(const xt_numbers *numbers, size_t n) {

@@ -313,12 +313,13 @@ static void add_payloads(xt_save_plan *p, const xt_sort_item *items) {
 }
 
 xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *error) {
-  xt_sort_item *items = malloc(2 * (p->view_count + 1) * sizeof *items), *scratch = items + p->view_count + 1;
+  xt_sort_item *items = malloc(2 * (p->view_count + 1) * sizeof *items);
   p->payloads = calloc(p->view_count + 1, sizeof *p->payloads);
   if (!items || !p->payloads || p->metadata.failed) {
     free(items);
     return no_memory(error);
   }
+  xt_sort_item *scratch = items + p->view_count + 1;
   xt_status status = order_tensors(p, items, scratch, error);
   if (status == XT_STATUS_ok) add_payloads(p, items);
   if (status == XT_STATUS_ok && !duplicate) status = check_overlaps(p, items, scratch, error);
