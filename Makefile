@@ -75,7 +75,7 @@ endif
 ERTS_INCLUDE_DIR ?= $(shell erl -noshell -eval 'io:format("~ts/usr/include", [code:root_dir()]), halt().' 2>/dev/null)
 # The first build says what it needs, before it downloads LibTorch.
 ifeq ($(wildcard $(PRIV)/extorch.so),)
-ifneq ($(shell ERTS_INCLUDE_DIR='$(ERTS_INCLUDE_DIR)' CC='$(CROSSCOMPILE)$(CC)' CXX='$(CROSSCOMPILE)$(CXX)' \
+ifneq ($(shell EXTORCH_TORCH='$(EXTORCH_TORCH)' ERTS_INCLUDE_DIR='$(ERTS_INCLUDE_DIR)' CC='$(CROSSCOMPILE)$(CC)' CXX='$(CROSSCOMPILE)$(CXX)' \
   CFLAGS='$(CFLAGS) $(DEFLATE_INCLUDE)' scripts/setup.sh compile >&2 || echo missing),)
 $(error ExTorch cannot be built)
 endif

@@ -51,6 +51,7 @@ inside() { # inside ROOT COMMAND: runs a shell command in the root, with /proc, 
     done
     [ -e "$1/dev/fd" ] || ln -s /proc/self/fd "$1/dev/fd"
     cp -L /etc/resolv.conf "$1/etc/resolv.conf" 2>/dev/null
+    [ -e "$1/etc/hosts" ] || echo "127.0.0.1 localhost" >"$1/etc/hosts"
     exec chroot "$1" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CI="$3" EXTORCH_BROWSER=0 sh -c "$2"' \
     sh "$1" "$2" "${CI:-}"
 }

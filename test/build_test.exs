@@ -22,6 +22,18 @@ defmodule ExTorch.BuildTest do
     refute output =~ "LibTorch"
   end
 
+  test "EXTORCH_TORCH=0 needs neither LibTorch nor a C++ compiler", %{tmp_dir: dir} do
+    without = ["EXTORCH_TORCH=0", "CXX=none", "LIBTORCH_DIR=/none"]
+    [app, other] = for name <- ["a", "b"], do: Path.join(dir, name)
+    assert {_, 0} = make(app, without ++ [Path.join(app, "priv/.variant")])
+    assert File.read!(Path.join(app, "priv/.variant")) =~ "without LibTorch"
+    refute File.exists?(Path.join(app, "obj/libtorch.mk"))
+    assert {output, 2} = make(other, without ++ ["CC=none", "ERTS_INCLUDE_DIR=/none"])
+    assert output =~ "a C11 compiler" and output =~ "apt-get install gcc libc6-dev erlang-dev"
+    refute output =~ "C++"
+  end
+
+  @tag :torch
   test "prints nothing about pipes", %{tmp_dir: app} do
     assert {output, 0} =
              make(app, [Path.join(app, "priv/.variant"), Path.join(app, "obj/c.flags")])
@@ -30,6 +42,7 @@ defmodule ExTorch.BuildTest do
     assert File.read!(Path.join(app, "priv/.variant")) =~ Path.join(app, "obj")
   end
 
+  @tag :torch
   test "writes what was linked and how only if it is new", %{tmp_dir: app} do
     variant = Path.join(app, "priv/.variant")
     {_, 0} = make(app, [variant])
