@@ -39,7 +39,7 @@ scripts/c_tests.sh asan
 step "instructions for each of 20,000 tensors"
 scripts/instructions.sh
 
-step "fuzzing, ${FUZZ_SECONDS:=10} seconds for each target"
+step "fuzzing, ${FUZZ_SECONDS:=5} seconds for each target"
 FUZZ_SEED=1 scripts/fuzz.sh "$FUZZ_SECONDS" # the same each time; `make fuzz` searches
 
 step "damaged input, faults and kills"

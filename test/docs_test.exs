@@ -2,6 +2,9 @@ defmodule ExTorch.DocsTest do
   # Checks the README against the code.
   use ExTorch.Case
 
+  # It runs Elixir code whose native calls have their own tests under the sanitizers.
+  @moduletag :no_asan
+
   import ExUnit.CaptureIO
   alias ExTorch.Test.Examples
 

@@ -2,6 +2,9 @@ defmodule ExTorch.GuidesTest do
   # Runs the cells of the guides, each with the bindings of those before it, and compares the outputs that the guides show.
   # "…" in an output stands for anything. Cells that Livebook shows as text must at least be Elixir.
   use ExTorch.Case
+
+  # It runs Elixir code whose native calls have their own tests under the sanitizers.
+  @moduletag :no_asan
   import ExUnit.CaptureIO
   alias ExTorch.Test.Examples
 

@@ -1,5 +1,8 @@
 defmodule ExTorch.CLITest do
   use ExTorch.Case
+
+  # It runs Elixir code whose native calls have their own tests under the sanitizers.
+  @moduletag :no_asan
   import ExTorch.Test.CLI
   alias ExTorch.CLI
   alias ExTorch.Test.JSON

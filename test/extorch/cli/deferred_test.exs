@@ -1,6 +1,9 @@
 defmodule ExTorch.CLI.DeferredTest do
   # Opening and describing a file does not need LibTorch: `extorch info` does not load it.
   use ExTorch.Case
+
+  # It runs Elixir code whose native calls have their own tests under the sanitizers.
+  @moduletag :no_asan
   alias ExTorch.Test.VM
 
   @script """

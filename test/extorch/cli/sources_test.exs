@@ -1,6 +1,9 @@
 defmodule ExTorch.CLI.SourcesTest do
   # Every command with everything that a checkpoint can be read from.
   use ExTorch.Case
+
+  # It runs Elixir code whose native calls have their own tests under the sanitizers.
+  @moduletag :no_asan
   import ExTorch.Test.CLI
   alias ExTorch.Test.{JSON, Nginx}
 
