@@ -232,5 +232,7 @@ xt_status xt_readers_populate(const xt_record_reader *reader, xt_region *mapping
   r.memory = NULL;
   xt_readers_plan(&r, 0, mapping->size, mapping->size, &count);
   xt_pages_prefer_huge(mapping->data, mapping->size); /* file systems with large folios read and map these */
-  return xt_readers_run(&r, count, &(xt_read_work){take_piece, populate_piece, &all}, error);
+  xt_status status = xt_readers_run(&r, count, &(xt_read_work){take_piece, populate_piece, &all}, error);
+  /* A system may ignore the advice, and then it does not notice that the file is shorter. */
+  return status == XT_STATUS_ok ? xt_file_check(r.file, error) : status;
 }
