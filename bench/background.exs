@@ -11,7 +11,7 @@ limits = Measure.limits(dir)
 
 common = """
 [path, uses, limits | args] = System.argv()
-ExTorch.Memory.set_background(for name <- String.split(uses, ",", trim: true), do: String.to_existing_atom(name))
+ExTorch.Memory.set_background(for name <- String.split(uses, ",", trim: true), do: String.to_atom(name))
 """
 
 load = """

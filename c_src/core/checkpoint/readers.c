@@ -9,6 +9,7 @@
 #include "core/os/mapping.h"
 #include "core/os/pages.h"
 #include "core/os/thread.h"
+#include "core/os/yield.h"
 
 enum {
   HUGE_PAGE = 2 << 20,
@@ -144,11 +145,17 @@ size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
   return left < size ? left : size;
 }
 
+/* Between two steps, a reader can be stopped, and others can have its CPU. */
+static size_t next_step(uint64_t left) {
+  size_t step = xt_yield();
+  return left < step ? left : step;
+}
+
 xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                           xt_error *error) {
   if (r->cold) xt_file_prefetch(r->file, offset, size);
-  for (size_t at = 0; at < size; at += XT_READ_CHUNK) {
-    size_t chunk = size - at < XT_READ_CHUNK ? size - at : XT_READ_CHUNK;
+  for (size_t at = 0, chunk; at < size; at += chunk) {
+    chunk = next_step(size - at);
     xt_status status = xt_record_reader_check_stop(r, error);
     if (status == XT_STATUS_ok) status = xt_file_read(r->file, offset + at, to + at, chunk, error);
     if (status != XT_STATUS_ok) return status;
@@ -215,12 +222,17 @@ xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint
 
 static xt_status populate_piece(void *context, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
   range *all = context;
-  xt_status status = xt_record_reader_check_stop(r, error);
-  if (status != XT_STATUS_ok) return status;
+  xt_status status = XT_STATUS_ok;
+  bool present = true;
   if (r->cold) xt_file_prefetch(r->file, job->at, job->size);
-  if (xt_mapping_populate(all->to + job->at, job->size)) return XT_STATUS_ok;
-  status = xt_file_check(r->file, error);
-  return status != XT_STATUS_ok
+  for (uint64_t at = 0, step; at < job->size && present; at += step) {
+    step = next_step(job->size - at);
+    status = xt_record_reader_check_stop(r, error);
+    if (status != XT_STATUS_ok) return status;
+    present = xt_mapping_populate(all->to + job->at + at, step);
+  }
+  if (!present) status = xt_file_check(r->file, error);
+  return present || status != XT_STATUS_ok
              ? status
              : xt_error_at(error, XT_STATUS_io, (int64_t)job->at, "the mapped file could not be read");
 }

@@ -11,10 +11,7 @@
 
 #include "core/checkpoint/record_reader.h"
 
-enum {
-  XT_READ_CHUNK = 512 << 10, /* bytes per system call; between two of them a reader can be stopped */
-  XT_READ_PIECE = 4 << 20    /* bytes that a reader takes at a time */
-};
+enum { XT_READ_PIECE = 4 << 20 }; /* bytes that a reader takes at a time */
 
 /* A piece of work. What the fields mean is up to the functions below. */
 typedef struct {

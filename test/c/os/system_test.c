@@ -11,6 +11,7 @@
 #include "core/os/libraries.h"
 #include "core/os/random.h"
 #include "core/os/thread.h"
+#include "core/os/yield.h"
 #include "faults.h"
 
 static void there_is_a_cpu(void) { CHECK(xt_cpu_count() >= 1); }
@@ -101,7 +102,15 @@ static void libraries_are_shared_with_copies(void) {
   CHECK(!remove(dir));
 }
 
+/* Whoever else runs, a job goes on in steps that are neither tiny nor longer than a timer should wait. */
+static void long_jobs_yield(void) {
+  for (int i = 0; i < 100; i++) {
+    size_t step = xt_yield();
+    CHECK(step >= 64 << 10 && step <= 512 << 10);
+  }
+}
+
 int main(void) {
-  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, threads_that_cannot_start_are_reported, libraries,
-                   libraries_are_shared_with_copies);
+  return RUN_TESTS("system", there_is_a_cpu, random_bytes_differ, threads_that_cannot_start_are_reported,
+                   long_jobs_yield, libraries, libraries_are_shared_with_copies);
 }

@@ -1,0 +1,26 @@
+#include "core/os/yield.h"
+
+#include <sched.h>
+
+#include "core/os/clock.h"
+
+enum {
+  SMALL_STEP = 64 << 10, /* about 15 µs of reading */
+  LARGE_STEP = 512 << 10,
+  ANOTHER_RAN = 2000, /* ns; without another thread, the system call takes a tenth of it */
+  KEPT_CPU = 500000   /* ns */
+};
+
+static _Thread_local size_t step = SMALL_STEP;
+static _Thread_local int64_t next; /* the time of the next yield */
+
+size_t xt_yield(void) {
+  int64_t start = xt_clock_ns();
+  if (start < next) return LARGE_STEP;
+  sched_yield();
+  int64_t end = xt_clock_ns(), took = end - start;
+  next = took < KEPT_CPU ? end : end + took;
+  if (took >= ANOTHER_RAN) step = SMALL_STEP;
+  else if (step < LARGE_STEP) step *= 2;
+  return step;
+}
