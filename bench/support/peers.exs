@@ -18,7 +18,7 @@ defmodule Bench.Peers do
   def start, do: python() ++ rust()
 
   defp python do
-    python = if File.exists?(@venv), do: @venv, else: Measure.python()
+    python = if File.exists?(@venv), do: Path.expand(@venv), else: Measure.python()
 
     if python,
       do: peers(System.find_executable(python), [Path.join(__DIR__, "peers.py")]),
