@@ -17,5 +17,5 @@ done
 if command -v cargo >/dev/null; then
   CARGO_TARGET_DIR="$PWD/build/bench/peers" cargo build --quiet --release --locked --manifest-path bench/peers/Cargo.toml
 else
-  echo "cargo was not found: the crate safetensors is not compared with" >&2
+  echo "cargo was not found: the crates of Rust are not compared with" >&2
 fi

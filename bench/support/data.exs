@@ -108,7 +108,8 @@ defmodule Bench.Data do
       :file.write(file, [
         <<0x80, 2, 0x8A, 10, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, ".">>,
         <<0x80, 2, "M", 1001::little-16, ".">>,
-        [<<0x80, 2>>, "}(", text("protocol_version"), <<"M", 1001::little-16>>, "u."],
+        [<<0x80, 2>>, "}(", text("protocol_version"), <<"M", 1001::little-16>>]
+        |> Kernel.++([text("little_endian"), <<0x88>>, "u."]),
         pickle(sizes, class, "N"),
         [<<0x80, 2>>, "](", keys, "e."]
       ])

@@ -9,7 +9,9 @@ defmodule Bench.Peers do
     "safetensors" => "safetensors",
     "runai" => "Run:ai",
     "fast" => "fastsafetensors",
-    "crate" => "Rust crate"
+    "crate" => "Rust safetensors",
+    "candle" => "candle",
+    "burn" => "burn"
   }
   @venv "build/bench/venv/bin/python"
   @program "build/bench/peers/release/peers"
@@ -33,9 +35,17 @@ defmodule Bench.Peers do
 
     for word <- port |> Measure.line() |> String.split() do
       [name | version] = String.split(word, "=", parts: 2)
-      %{name: name, title: @titles[name], version: List.first(version) || "", port: port}
+      version = List.first(version) || ""
+      %{name: name, title: @titles[name], version: version, port: port, program: {program, args}}
     end
   end
+
+  @doc "Starts the program of a peer again, in a new process."
+  def fresh(%{name: name, program: {program, args}}),
+    do: program |> peers(args) |> Enum.find(&(&1.name == name))
+
+  @doc "Ends the processes."
+  def stop(peers), do: for(port <- Enum.uniq_by(peers, & &1.port), do: Port.close(port.port))
 
   @doc "Lets the peers of a format keep the tensors of a file, to save them."
   def keep(peers, format, path) do
@@ -44,7 +54,7 @@ defmodule Bench.Peers do
 
   # The package safetensors is given torch's tensors.
   defp formats(name) when name in ["torch", "safetensors"], do: ["pt"]
-  defp formats("crate"), do: ["st"]
+  defp formats(name) when name in ["crate", "candle"], do: ["st"]
   defp formats(_name), do: []
 
   @doc "The milliseconds and the KiB of a peer's answer, or nil."

@@ -46,6 +46,9 @@ def torch_pt_load(path):
     return load(path)
 
 
+torch_legacy_load = torch_pt_load
+
+
 def torch_pt_save(path):
     torch.save(state["torch"], path)
 
