@@ -17,6 +17,7 @@ enum {
   PER_COLD_READER = 1 << 20, /* the same of a file on disk */
   MAX_CACHED = 8,            /* readers of a cached file; more do not copy faster */
   COLD = 8,                  /* readers of a file on disk */
+  MAX_RUN = 8,               /* pieces that one of them takes at a time */
   PROBES = 16,               /* places where a file is asked whether it is cached */
   SMALLEST = 64 << 10,       /* reads from this size on, one after another, are read ahead of */
   MAX_GAP = 1 << 20,         /* between two such reads */
@@ -59,6 +60,8 @@ static bool is_large(const xt_record_reader *r, uint64_t bytes) {
 
 void xt_readers_plan(xt_record_reader *r, uint64_t from, uint64_t to, uint64_t bytes, unsigned *count) {
   *count = count_readers(r, from, to, bytes, &r->cold);
+  uint64_t run = r->cold ? bytes / *count / XT_READ_PIECE : 1;
+  r->run = run < 1 ? 1 : run < MAX_RUN ? (unsigned)run : MAX_RUN;
   r->drops = r->drop == XT_DROP_ALWAYS || (r->drop == XT_DROP_IF_LARGE && is_large(r, bytes));
 }
 
@@ -100,33 +103,44 @@ static void fail(const thread *t, xt_status status, const xt_error *error) {
   xt_mutex_unlock(&all->lock);
 }
 
-static bool take(thread *t, const xt_record_reader *reader, xt_read_job *job) {
+/* Takes the next pieces. Returns how many. If one could not be taken, those before it still have to be read. */
+static unsigned take(thread *t, const xt_record_reader *reader, xt_read_job jobs[]) {
   readers *all = t->all;
+  const xt_read_work *work = all->work;
   xt_status status = XT_STATUS_ok;
   xt_error error;
+  unsigned count = 0, most = reader->run ? reader->run : 1;
   xt_mutex_lock(&all->lock);
-  t->number = all->taken + 1;
-  bool taken =
-      atomic_load(&all->failed) > t->number && all->work->take(all->work->context, reader, job, &status, &error);
-  if (taken) all->taken++;
+  uint64_t first = all->taken + 1;
+  while (count < most && atomic_load(&all->failed) > first + count &&
+         work->take(work->context, reader, &jobs[count], &status, &error))
+    count++;
+  all->taken += count;
   xt_mutex_unlock(&all->lock);
+  t->number = first + count;
   if (status != XT_STATUS_ok) fail(t, status, &error);
-  return taken;
+  t->number = first;
+  return count;
 }
 
 static void read_pieces(void *context, bool is_helper) {
   readers *all = context;
   thread t = {all, is_helper, 0};
   xt_record_reader reader = *all->reader;
-  xt_read_job job;
+  xt_file own = {.fd = -1};
+  xt_read_job jobs[MAX_RUN];
+  unsigned count;
   xt_error error;
   reader.readers = 1;
   reader.stop = is_stopped;
   reader.context = &t;
-  while (take(&t, &reader, &job)) {
-    xt_status status = all->work->run(all->work->context, &reader, &job, &error);
-    if (status != XT_STATUS_ok) fail(&t, status, &error);
-  }
+  if (is_helper && reader.run > 1 && xt_file_reopen(reader.file, &own)) reader.file = &own;
+  while ((count = take(&t, &reader, jobs)))
+    for (unsigned i = 0; i < count; i++, t.number++) {
+      xt_status status = all->work->run(all->work->context, &reader, &jobs[i], &error);
+      if (status != XT_STATUS_ok) fail(&t, status, &error);
+    }
+  xt_file_close(&own);
 }
 
 xt_status xt_readers_run(const xt_record_reader *reader, unsigned count, const xt_read_work *work, xt_error *error) {
@@ -153,7 +167,7 @@ static size_t next_step(uint64_t left) {
 
 xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                           xt_error *error) {
-  if (r->cold) xt_file_prefetch(r->file, offset, size);
+  if (r->cold && r->run <= 1) xt_file_prefetch(r->file, offset, size); /* in long runs, the system reads ahead */
   for (size_t at = 0, chunk; at < size; at += chunk) {
     chunk = next_step(size - at);
     xt_status status = xt_record_reader_check_stop(r, error);

@@ -2,7 +2,8 @@
  *
  * One thread can neither saturate memory nor keep a disk busy. If the file is cached, there is a reader for each CPU,
  * and they share the copying and the page faults of fresh memory. If it is not, there are more, because they wait for
- * the disk most of the time.
+ * the disk most of the time. Each of these has runs of pieces and its own open file, because the system reads ahead
+ * best of one who reads long ranges from the beginning to the end.
  *
  * Pieces are taken in file order. If one fails, those after it stop and those before it go on, so the error is the one
  * that a single thread would have found. */
@@ -29,8 +30,8 @@ typedef struct {
 } xt_read_work;
 
 /* Plans to read `bytes` between two offsets of the file: sets *count to the number of readers, at least 1, and in the
- * reader whether the bytes have to be read from the disk and whether they are dropped from the cache. Files in memory
- * have several readers only if their bytes are copied or checked. */
+ * reader how many pieces are taken at a time, whether the bytes have to be read from the disk and whether they are
+ * dropped from the cache. Files in memory have several readers only if their bytes are copied or checked. */
 void xt_readers_plan(xt_record_reader *reader, uint64_t from, uint64_t to, uint64_t bytes, unsigned *count);
 
 /* Runs `take` and `run` on `count` threads until there is no piece left or one has failed. */

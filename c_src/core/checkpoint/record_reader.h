@@ -35,6 +35,7 @@ typedef struct {
   unsigned readers;            /* threads that read a file (readers.h); 0: as many as are useful */
   unsigned cpus;               /* that readers of a cached file may use */
   bool cold;                   /* the bytes have to be read from the disk; set by readers.c */
+  unsigned run;                /* pieces that a reader takes at a time; set by readers.c */
   uint64_t files;              /* that are read together, such as shards; 0 is one */
   xt_drop drop;                /* whether to drop what was read from the system's page cache */
   bool drops;                  /* the same for this read; set by readers.c */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -36,6 +37,18 @@ xt_status xt_file_open(xt_file *file, const char *path, xt_error *error) {
   file->size = (uint64_t)status.st_size;
   file->modified = modified(&status);
   return XT_STATUS_ok;
+}
+
+bool xt_file_reopen(const xt_file *file, xt_file *again) {
+  *again = *file;
+#ifdef __linux__
+  char path[32];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file->fd);
+  again->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+#else
+  again->fd = -1;
+#endif
+  return again->fd >= 0;
 }
 
 xt_status xt_file_check(const xt_file *file, xt_error *error) {

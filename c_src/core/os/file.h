@@ -15,6 +15,11 @@ typedef struct {
 } xt_file;
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);
+
+/* Opens an open file once more. The system reads ahead for each of the two on its own. Returns false if it cannot; the
+ * file itself can be used then. */
+bool xt_file_reopen(const xt_file *file, xt_file *again);
+
 xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t size, xt_error *error);
 
 /* Reads bytes that the page cache has. Returns false, without waiting, if it does not have all of them or the system

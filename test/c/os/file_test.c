@@ -94,6 +94,24 @@ static void notices_a_file_that_changes(void) {
 }
 
 /* Not every file system can tell what is cached. */
+/* A file that was opened again is the same one, also if its name is another's by now. */
+static void opens_a_file_again(void) {
+  xt_file file, again;
+  xt_error error;
+  uint8_t bytes[SIZE] = {0};
+  write_file(SIZE);
+  CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
+  unlink(path);
+  if (xt_file_reopen(&file, &again)) {
+    CHECK(again.fd != file.fd && xt_file_read(&again, 0, bytes, SIZE, &error) == XT_STATUS_ok);
+    CHECK(!memcmp(bytes, content, SIZE) && xt_file_check(&again, &error) == XT_STATUS_ok);
+    xt_file_close(&again);
+  }
+  xt_file_close(&file);
+  CHECK(!xt_file_reopen(&file, &again) && again.fd == -1);
+  write_file(SIZE);
+}
+
 static void reads_all_or_nothing_of_the_cache(void) {
   xt_error error;
   xt_file file;
@@ -114,7 +132,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < SIZE; i++) content[i] = (uint8_t)(i * 7 + i / 256);
   write_file(SIZE);
   int status =
-      RUN_TESTS("file", refuses_what_is_not_a_regular_file, every_failing_call_is_an_error,
+      RUN_TESTS("file", refuses_what_is_not_a_regular_file, opens_a_file_again, every_failing_call_is_an_error,
                 continues_short_and_interrupted_reads, notices_a_file_that_changes, reads_all_or_nothing_of_the_cache);
   unlink(path);
   return status;

@@ -74,6 +74,8 @@ defmodule ExTorch.Checkpoint.ReadersTest do
       assert [] == different(ExTorch.load!(path, uncached), expected)
       assert [] == different(ExTorch.load!(path, uncached), expected)
 
+      assert [] == different(ExTorch.load!(path, [readers: 2] ++ uncached), expected)
+
       assert [] ==
                different(ExTorch.load!(path, [verify: true, readers: 3] ++ uncached), expected)
 
