@@ -96,7 +96,7 @@ ask = fn {group, question, name, path, job} ->
   # A save writes a new file, here and there.
   prepare = fn ->
     if name =~ "save", do: File.rm(path)
-    if name =~ ~r/load|save|touch/, do: touch.()
+    if question =~ " GB" and name =~ ~r/load|save|touch/, do: touch.()
   end
 
   rounds =
