@@ -6,7 +6,7 @@ defmodule Bench.Chart do
   @column 410
   @gap 20
   @margin 20
-  @label 104
+  @label 116
   @bar 14
   @row 22
   # to the right of the longest bar: its value

@@ -15,7 +15,7 @@ for name, module in PACKAGES.items():
     try:
         importlib.import_module(module)
         package = importlib.import_module(module.split(".")[0])
-        found[name] = getattr(package, "__version__", "?")
+        found[name] = getattr(package, "__version__", "")
     except Exception:  # fastsafetensors raises others without a GPU
         pass
 
