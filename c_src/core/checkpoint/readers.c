@@ -22,7 +22,8 @@ enum {
   SMALLEST = 64 << 10,       /* reads from this size on, one after another, are read ahead of */
   MAX_GAP = 1 << 20,         /* between two such reads */
   AHEAD = 8 << 20,
-  MIN_LARGE = 16 << 20 /* smaller reads leave what they have read in the cache */
+  STOP_INTERVAL = 512 << 10, /* bytes */
+  MIN_LARGE = 16 << 20       /* smaller reads leave what they have read in the cache */
 };
 
 /* ---- The number of readers ---- */
@@ -159,18 +160,25 @@ size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
   return left < size ? left : size;
 }
 
-/* Between two steps, a reader can be stopped, and others can have its CPU. */
+/* Between two steps, others can have the CPU of a reader. */
 static size_t next_step(uint64_t left) {
   size_t step = xt_yield();
   return left < step ? left : step;
 }
 
+/* Asks now and then whether to stop: a step can be short. */
+static xt_status check_stop(const xt_record_reader *r, uint64_t at, size_t *next, xt_error *error) {
+  if (at < *next) return XT_STATUS_ok;
+  *next = at + STOP_INTERVAL;
+  return xt_record_reader_check_stop(r, error);
+}
+
 xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                           xt_error *error) {
   if (r->cold && r->run <= 1) xt_file_prefetch(r->file, offset, size); /* in long runs, the system reads ahead */
-  for (size_t at = 0, chunk; at < size; at += chunk) {
+  for (size_t at = 0, chunk, check = 0; at < size; at += chunk) {
     chunk = next_step(size - at);
-    xt_status status = xt_record_reader_check_stop(r, error);
+    xt_status status = check_stop(r, at, &check, error);
     if (status == XT_STATUS_ok) status = xt_file_read(r->file, offset + at, to + at, chunk, error);
     if (status != XT_STATUS_ok) return status;
     if (crc) *crc = libdeflate_crc32(*crc, to + at, chunk);
@@ -239,9 +247,10 @@ static xt_status populate_piece(void *context, const xt_record_reader *r, const 
   xt_status status = XT_STATUS_ok;
   bool present = true;
   if (r->cold) xt_file_prefetch(r->file, job->at, job->size);
+  size_t check = 0;
   for (uint64_t at = 0, step; at < job->size && present; at += step) {
     step = next_step(job->size - at);
-    status = xt_record_reader_check_stop(r, error);
+    status = check_stop(r, at, &check, error);
     if (status != XT_STATUS_ok) return status;
     present = xt_mapping_populate(all->to + job->at + at, step);
   }
