@@ -36,7 +36,7 @@ defmodule ExTorch.DocsTest do
   test "every make target in the README exists" do
     makefile = File.read!("Makefile")
 
-    for [target] <- Regex.scan(~r/^make (\w+)/m, @readme, capture: :all_but_first) do
+    for [target] <- Regex.scan(~r/^make ([\w-]+)/m, @readme, capture: :all_but_first) do
       assert makefile =~ ~r/^#{target}:/m
     end
   end
