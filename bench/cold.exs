@@ -77,7 +77,12 @@ jobs = [
   {"ExTorch.load, mmap: :populate",
    fn -> extorch.("ExTorch.load!(path, mmap: :populate)", safetensors) end},
   {"every tensor of a stream",
-   fn -> extorch.("path |> ExTorch.Checkpoint.open!() |> ExTorch.Checkpoint.stream() |> Enum.reduce(0, fn _, n -> n + 1 end)", zip) end},
+   fn ->
+     extorch.(
+       "path |> ExTorch.Checkpoint.open!() |> ExTorch.Checkpoint.stream() |> Enum.reduce(0, fn _, n -> n + 1 end)",
+       zip
+     )
+   end},
   {"ExTorch.load, readers: 1", fn -> extorch.("ExTorch.load!(path, readers: 1)", zip) end},
   {"C, one thread", fn -> read.(1, zip) end},
   {"dd of 4 MiB", fn -> dd.(zip) end},
