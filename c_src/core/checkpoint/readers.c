@@ -160,25 +160,23 @@ size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
   return left < size ? left : size;
 }
 
-/* Between two steps, others can have the CPU of a reader. */
-static size_t next_step(uint64_t left) {
-  size_t step = xt_yield();
-  return left < step ? left : step;
+/* Between two steps, others can have the CPU of a reader. A step ends where the reader asks whether to stop. */
+static size_t next_step(uint64_t at, uint64_t size) {
+  uint64_t step = xt_yield(), left = size - at, until_stop = STOP_INTERVAL - at % STOP_INTERVAL;
+  if (until_stop < step) step = until_stop;
+  return (size_t)(left < step ? left : step);
 }
 
-/* Asks now and then whether to stop: a step can be short. */
-static xt_status check_stop(const xt_record_reader *r, uint64_t at, size_t *next, xt_error *error) {
-  if (at < *next) return XT_STATUS_ok;
-  *next = at + STOP_INTERVAL;
-  return xt_record_reader_check_stop(r, error);
+static xt_status check_stop(const xt_record_reader *r, uint64_t at, xt_error *error) {
+  return at % STOP_INTERVAL ? XT_STATUS_ok : xt_record_reader_check_stop(r, error);
 }
 
 xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                           xt_error *error) {
   if (r->cold && r->run <= 1) xt_file_prefetch(r->file, offset, size); /* in long runs, the system reads ahead */
-  for (size_t at = 0, chunk, check = 0; at < size; at += chunk) {
-    chunk = next_step(size - at);
-    xt_status status = check_stop(r, at, &check, error);
+  for (size_t at = 0, chunk; at < size; at += chunk) {
+    chunk = next_step(at, size);
+    xt_status status = check_stop(r, at, error);
     if (status == XT_STATUS_ok) status = xt_file_read(r->file, offset + at, to + at, chunk, error);
     if (status != XT_STATUS_ok) return status;
     if (crc) *crc = libdeflate_crc32(*crc, to + at, chunk);
@@ -247,10 +245,9 @@ static xt_status populate_piece(void *context, const xt_record_reader *r, const 
   xt_status status = XT_STATUS_ok;
   bool present = true;
   if (r->cold) xt_file_prefetch(r->file, job->at, job->size);
-  size_t check = 0;
   for (uint64_t at = 0, step; at < job->size && present; at += step) {
-    step = next_step(job->size - at);
-    status = check_stop(r, at, &check, error);
+    step = next_step(at, job->size);
+    status = check_stop(r, at, error);
     if (status != XT_STATUS_ok) return status;
     present = xt_mapping_populate(all->to + job->at + at, step);
   }
