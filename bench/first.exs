@@ -66,13 +66,7 @@ questions =
         [{"ExTorch", here.(job, path)} | theirs]
       end
 
-    answers =
-      for title <- ["ExTorch" | Enum.map(peers, & &1.title)] do
-        found = for round <- rounds, {^title, {ms, kib}} <- round, do: {ms, kib}
-        {title, Enum.map(found, &elem(&1, 0)), Enum.map(found, &elem(&1, 1))}
-      end
-
-    question = Results.question(group, question, answers)
+    question = Results.question(group, question, Results.answers(rounds))
     Results.print(question)
     question
   end

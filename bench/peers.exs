@@ -114,13 +114,7 @@ ask = fn {group, question, name, path, job} ->
       [{"ExTorch", here} | theirs]
     end
 
-  answers =
-    for {title, _} <- hd(rounds) do
-      found = for round <- tl(rounds), {^title, {ms, kib}} <- round, do: {ms, kib}
-      {title, Enum.map(found, &elem(&1, 0)), Enum.map(found, &elem(&1, 1))}
-    end
-
-  question = Results.question(group, question, answers)
+  question = Results.question(group, question, Results.answers(tl(rounds)))
   Results.print(question)
   question
 end

@@ -24,6 +24,16 @@ defmodule Bench.Results do
     %{group: group, question: question, answers: answers}
   end
 
+  @doc """
+  The answers of a question's rounds, each `[{name, {milliseconds, KiB} or nil}]`, as question/3 expects them.
+  """
+  def answers([first | _] = rounds) do
+    for {name, _} <- first do
+      found = for round <- rounds, {^name, {ms, kib}} <- round, do: {ms, kib}
+      {name, Enum.map(found, &elem(&1, 0)), Enum.map(found, &elem(&1, 1))}
+    end
+  end
+
   @doc "Prints a question."
   def print(%{group: group, question: question, answers: [first | _] = answers}) do
     IO.puts("#{group}: #{question}")

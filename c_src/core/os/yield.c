@@ -7,7 +7,7 @@
 enum {
   SMALL_STEP = 64 << 10, /* about 15 µs of reading */
   LARGE_STEP = 512 << 10,
-  ANOTHER_RAN = 2000, /* ns; without another thread, the system call takes a tenth of it */
+  ANOTHER_RAN = 2000, /* ns; without another thread, the system call takes about 1000 */
   KEPT_CPU = 500000   /* ns */
 };
 
