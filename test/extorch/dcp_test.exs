@@ -1,6 +1,6 @@
 defmodule ExTorch.DCPTest do
   # The fixtures are written by test/fixtures/dcp.py with 1, 2 and 4 ranks of gloo.
-  use ExTorch.Case, async: true
+  use ExTorch.Case
 
   alias ExTorch.{Checkpoint, DCP, Store}
   alias ExTorch.DCP.Chunk

@@ -1,12 +1,15 @@
 defmodule ExTorch.Case do
   @moduledoc false
   # The case template of all tests. After every test the counters of native memory must be what they were before it: the
-  # process of the test has ended by then, and with it all references it held.
+  # process of the test has ended by then, and with it all references it held. The counters are those of the whole node, so
+  # these tests never run beside others.
   #
   # A test with the tag :tmp_dir gets an empty directory (see ExUnit.Case), which is removed after the test.
   use ExUnit.CaseTemplate
 
-  using do
+  using opts do
+    if opts[:async], do: raise(ArgumentError, "tests that count native memory cannot be async")
+
     quote do
       import ExTorch.Case
       alias ExTorch.{Error, Memory, Native, Tensor}
