@@ -162,9 +162,8 @@ size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
 
 /* Between two steps, others can have the CPU of a reader. A step ends where the reader asks whether to stop. */
 static size_t next_step(uint64_t at, uint64_t size) {
-  uint64_t step = xt_yield(), left = size - at, until_stop = STOP_INTERVAL - at % STOP_INTERVAL;
-  if (until_stop < step) step = until_stop;
-  return (size_t)(left < step ? left : step);
+  uint64_t left = size - at, until_stop = STOP_INTERVAL - at % STOP_INTERVAL;
+  return xt_yield(left < until_stop ? left : until_stop);
 }
 
 static xt_status check_stop(const xt_record_reader *r, uint64_t at, xt_error *error) {

@@ -7,14 +7,15 @@
 enum {
   SMALL_STEP = 64 << 10, /* about 15 µs of reading */
   LARGE_STEP = 512 << 10,
-  ANOTHER_RAN = 2000, /* ns; without another thread, the system call takes about 1000 */
-  KEPT_CPU = 500000   /* ns */
+  MIN_BYTES = 4 << 10, /* a call counts as if it processed at least these */
+  ANOTHER_RAN = 2000,  /* ns; without another thread, the system call takes about 1000 */
+  KEPT_CPU = 500000    /* ns */
 };
 
-static _Thread_local size_t step = SMALL_STEP;
-static _Thread_local int64_t next; /* the time of the next yield */
+static _Thread_local size_t step = SMALL_STEP, left; /* left: bytes until the next yield */
+static _Thread_local int64_t next;                   /* the time of the next yield */
 
-size_t xt_yield(void) {
+static size_t yield(void) {
   int64_t start = xt_clock_ns();
   if (start < next) return LARGE_STEP;
   sched_yield();
@@ -23,4 +24,12 @@ size_t xt_yield(void) {
   if (took >= ANOTHER_RAN) step = SMALL_STEP;
   else if (step < LARGE_STEP) step *= 2;
   return step;
+}
+
+size_t xt_yield(uint64_t size) {
+  uint64_t counted = size < MIN_BYTES ? MIN_BYTES : size;
+  if (counted > left) left = yield();
+  if (counted > left) counted = left;
+  left -= (size_t)counted;
+  return (size_t)(size < counted ? size : counted);
 }

@@ -7,10 +7,11 @@
 #define XT_OS_YIELD_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-/* Yields the CPU. Returns how many bytes the calling thread should process before it calls this again: fewer if another
- * thread has run. If that thread kept the CPU, as one that works would, the caller works for as long without yielding,
- * or it would get much less than its share. */
-size_t xt_yield(void);
+/* Called before `size` bytes are processed. Returns how many of them the calling thread should process before it calls
+ * this again: fewer if another thread has run. If that thread kept the CPU, as one that works would, the caller works
+ * for as long without yielding, or it would get much less than its share. Small sizes do not yield each time. */
+size_t xt_yield(uint64_t size);
 
 #endif

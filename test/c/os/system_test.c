@@ -105,8 +105,9 @@ static void libraries_are_shared_with_copies(void) {
 /* Whoever else runs, a job goes on in steps that are neither tiny nor longer than a timer should wait. */
 static void long_jobs_yield(void) {
   for (int i = 0; i < 100; i++) {
-    size_t step = xt_yield();
+    size_t step = xt_yield(UINT64_MAX);
     CHECK(step >= 64 << 10 && step <= 512 << 10);
+    CHECK(xt_yield(9) == 9 && xt_yield(0) == 0 && xt_yield(5000) == 5000);
   }
 }
 
