@@ -14,6 +14,7 @@ typedef struct {
   uint8_t *data;
   size_t size, room;
   bool failed;
+  bool borrowed; /* the memory belongs to somebody else; a buffer that has to grow replaces it */
 } xt_buffer;
 
 /* The slow path of xt_buffer_reserve. */

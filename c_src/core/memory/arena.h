@@ -13,11 +13,15 @@ struct xt_arena_chunk;
 typedef struct {
   struct xt_arena_chunk *chunks;
   xt_allowance *allowance; /* the chunks are taken from it; NULL for none */
+  size_t expected;         /* bytes that will be needed, if that is known: fewer and larger chunks; otherwise 0 */
 } xt_arena;
 
 /* Returns zeroed memory, aligned for pointers and 64-bit numbers. Returns NULL if the allowance is used up, if there is
  * not enough memory or if count * size overflows. */
 void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size);
+
+/* Same for bytes that the caller writes before it reads them: they are not cleared. */
+void *xt_arena_alloc_uncleared(xt_arena *arena, size_t size);
 
 /* Returns a NUL-terminated copy of size bytes of text, or NULL like xt_arena_alloc. */
 char *xt_arena_text(xt_arena *arena, const char *text, size_t size);
@@ -39,5 +43,8 @@ static inline bool xt_arena_reserve(xt_arena *arena, void *array, size_t *room, 
 
 /* Frees all allocations and leaves the arena empty. */
 void xt_arena_free(xt_arena *arena);
+
+/* Returns how many bytes of freed arenas are kept for the next ones, for about three seconds. */
+size_t xt_arena_kept_bytes(void);
 
 #endif

@@ -72,7 +72,7 @@ void xt_block_cache_put(xt_block *block) {
   blocks[count++] = block;
   xt_mutex_unlock(&lock);
   free_later(evicted, n);
-  xt_reaper_tick(expire);
+  xt_reaper_tick(XT_TICK_BLOCK_CACHE, expire);
 }
 
 xt_block *xt_block_cache_take(size_t size) {

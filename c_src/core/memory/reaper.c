@@ -24,7 +24,7 @@ static xt_semaphore available; /* posted when the thread has something to do */
 static atomic_uint_least64_t pushed;
 static atomic_uint_least64_t done; /* updated after a whole batch is freed: later items are freed first, and would
                                     * otherwise be counted instead of earlier ones */
-static _Atomic(bool (*)(void)) tick;
+static _Atomic(bool (*)(void)) ticks[XT_TICKS];
 static atomic_bool halting;
 static atomic_int waiting; /* calls of xt_reaper_drain */
 static bool halted;
@@ -47,16 +47,24 @@ static void wait_for_work(bool tick_pending) {
   else xt_semaphore_wait(&available);
 }
 
-/* Calls the tick function when it is due, even if the queue is never empty. *at is the time of the next call, or 0. */
+static bool is_tick_pending(void) {
+  for (int i = 0; i < XT_TICKS; i++)
+    if (atomic_load(&ticks[i])) return true;
+  return false;
+}
+
+/* Calls the tick functions when they are due, even if the queue is never empty. *at is the time of the next call, or
+ * 0. */
 static void tick_if_due(int64_t *at) {
-  bool (*call)(void) = atomic_load(&tick);
-  if (!call) return;
+  if (!is_tick_pending()) return;
   int64_t now = xt_clock_ns();
   if (!*at) *at = now + TICK_MS * NS_PER_MS;
   if (now < *at) return;
   *at = 0;
-  atomic_store(&tick, NULL);
-  if (call()) xt_reaper_tick(call);
+  for (int i = 0; i < XT_TICKS; i++) {
+    bool (*call)(void) = atomic_exchange(&ticks[i], NULL);
+    if (call && call()) xt_reaper_tick(i, call);
+  }
 }
 
 static void *reap(void *unused) {
@@ -75,7 +83,7 @@ static void *reap(void *unused) {
     if (atomic_load(&halting) || atomic_load(&waiting)) notify_waiters();
     while (atomic_load(&halting)) xt_clock_sleep_us(HALT_SLEEP_US);
     tick_if_due(&tick_at);
-    if (!atomic_load(&top)) wait_for_work(atomic_load(&tick) && tick_at);
+    if (!atomic_load(&top)) wait_for_work(tick_at && is_tick_pending());
   }
   return unused;
 }
@@ -104,8 +112,8 @@ void xt_reaper_push(xt_reapable *item) {
 
 uint64_t xt_reaper_pushed(void) { return atomic_load(&pushed); }
 
-void xt_reaper_tick(bool (*call)(void)) {
-  if (!atomic_exchange(&tick, call)) xt_semaphore_post(&available);
+void xt_reaper_tick(xt_tick tick, bool (*call)(void)) {
+  if (!atomic_exchange(&ticks[tick], call)) xt_semaphore_post(&available);
 }
 
 /* Waits for a condition. The lock must be held. */

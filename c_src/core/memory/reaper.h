@@ -20,9 +20,9 @@ void xt_reaper_push(xt_reapable *item);
 /* Returns the number of items pushed so far. */
 uint64_t xt_reaper_pushed(void);
 
-/* Makes the thread call `tick` every half second until it returns false. Only one function can be registered at a time.
- */
-void xt_reaper_tick(bool (*tick)(void));
+/* Makes the thread call a function every half second until it returns false. There is one for each of these. */
+typedef enum { XT_TICK_BLOCK_CACHE, XT_TICK_ARENA, XT_TICKS } xt_tick;
+void xt_reaper_tick(xt_tick tick, bool (*call)(void));
 
 /* Waits until all items that were pushed before the call are freed. Returns false on timeout. */
 bool xt_reaper_drain(int timeout_ms);

@@ -44,21 +44,25 @@ static xt_table_slot *find(const xt_table *table, const void *key, size_t size, 
   }
 }
 
-static bool grow_slots(xt_table *table, size_t room) {
+static xt_table_slot *new_slots(xt_table *table, size_t room) {
+  if (table->arena) return xt_arena_alloc(table->arena, room, sizeof(xt_table_slot));
   uint64_t more = (room - table->room) * sizeof(xt_table_slot);
-  if (!xt_allowance_take(table->allowance, more)) return false;
+  if (!xt_allowance_take(table->allowance, more)) return NULL;
   xt_table_slot *slots = calloc(room, sizeof *slots);
-  if (!slots) {
-    xt_allowance_return(table->allowance, more);
-    return false;
-  }
+  if (!slots) xt_allowance_return(table->allowance, more);
+  return slots;
+}
+
+static bool grow_slots(xt_table *table, size_t room) {
+  xt_table_slot *slots = new_slots(table, room);
+  if (!slots) return false;
   for (size_t i = 0; i < table->room; i++) {
     if (!table->slots[i].item) continue;
     size_t at = table->slots[i].hash & (room - 1);
     while (slots[at].item) at = (at + 1) & (room - 1);
     slots[at] = table->slots[i];
   }
-  free(table->slots);
+  if (!table->arena) free(table->slots);
   table->slots = slots;
   table->room = room;
   return true;
@@ -66,8 +70,11 @@ static bool grow_slots(xt_table *table, size_t room) {
 
 bool xt_table_reserve(xt_table *table, size_t count) {
   if (count > UINT32_MAX / 4) return false;
-  if (!xt_allowance_reserve(table->allowance, &table->items, &table->items_room, count, sizeof *table->items))
-    return false;
+  bool reserved =
+      table->arena
+          ? xt_arena_reserve(table->arena, &table->items, &table->items_room, count, sizeof *table->items)
+          : xt_allowance_reserve(table->allowance, &table->items, &table->items_room, count, sizeof *table->items);
+  if (!reserved) return false;
   if (2 * count <= table->room) return true;
   size_t room = table->room ? 2 * table->room : 16;
   while (room < 2 * count) room *= 2;
@@ -93,8 +100,11 @@ size_t *xt_table_get(const xt_table *table, const void *key, size_t size) {
 }
 
 void xt_table_free(xt_table *table) {
-  free(table->items);
-  free(table->slots);
-  xt_allowance_return(table->allowance, table->room * sizeof *table->slots + table->items_room * sizeof *table->items);
-  *table = (xt_table){.allowance = table->allowance};
+  if (!table->arena) {
+    free(table->items);
+    free(table->slots);
+    xt_allowance_return(table->allowance,
+                        table->room * sizeof *table->slots + table->items_room * sizeof *table->items);
+  }
+  *table = (xt_table){.allowance = table->allowance, .arena = table->arena};
 }

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "core/memory/allowance.h"
+#include "core/memory/arena.h"
 
 typedef struct {
   const void *key;
@@ -25,6 +25,7 @@ typedef struct {
   size_t count, items_room; /* of items */
   size_t room;              /* of slots, a power of two */
   xt_allowance *allowance;  /* the memory is taken from it; NULL for none */
+  xt_arena *arena;          /* the memory is in this arena, for a table that lives as long; NULL otherwise */
 } xt_table;
 
 /* Makes space for count keys. Returns false if there is not enough memory or allowance. */

@@ -73,7 +73,23 @@ static void refuses_sizes_that_overflow(void) {
   xt_buffer_free(&buffer);
 }
 
+/* Memory of others is neither grown nor freed. */
+static void borrowed_memory_is_replaced(void) {
+  uint8_t memory[4];
+  xt_buffer buffer = {.data = memory, .room = sizeof memory, .borrowed = true};
+  xt_buffer_text(&buffer, "abcd");
+  CHECK(buffer.borrowed && !memcmp(memory, "abcd", 4));
+  xt_buffer_text(&buffer, "ef");
+  CHECK(!buffer.borrowed && buffer.data != memory && buffer.size == 6 && !memcmp(buffer.data, "abcdef", 6));
+  xt_buffer_free(&buffer);
+  buffer = (xt_buffer){.data = memory, .room = sizeof memory, .borrowed = true};
+  CHECK(!xt_buffer_reserve(&buffer, SIZE_MAX) && buffer.failed);
+  xt_buffer_free(&buffer);
+  CHECK(!buffer.data);
+}
+
 int main(void) {
   return RUN_TESTS("buffer", appends_in_order, writes_little_endian_numbers, keeps_its_bytes_while_it_grows,
-                   reserved_bytes_are_not_counted_until_used, stays_failed, refuses_sizes_that_overflow);
+                   reserved_bytes_are_not_counted_until_used, stays_failed, refuses_sizes_that_overflow,
+                   borrowed_memory_is_replaced);
 }

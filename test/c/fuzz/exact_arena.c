@@ -46,6 +46,8 @@ void *xt_arena_alloc(xt_arena *arena, size_t count, size_t size) {
   return data;
 }
 
+void *xt_arena_alloc_uncleared(xt_arena *arena, size_t size) { return xt_arena_alloc(arena, 1, size); }
+
 char *xt_arena_text(xt_arena *arena, const char *text, size_t size) {
   char *copy = size == SIZE_MAX ? NULL : xt_arena_alloc(arena, size + 1, 1);
   if (copy && size) memcpy(copy, text, size);

@@ -31,6 +31,30 @@ static void large_chunks_are_zeroed_again(void) {
   }
 }
 
+/* Also of a chunk that was used before, only what is asked for is cleared. */
+static void uncleared_memory_is_not_written_to(void) {
+  enum { PIECE = 1 << 20 };
+  xt_arena arena = {0};
+  char *first = xt_arena_alloc_uncleared(&arena, PIECE);
+  CHECK(first && (uintptr_t)first % _Alignof(uint64_t) == 0);
+  memset(first, 0xff, PIECE);
+  char *text = xt_arena_text(&arena, "text", 4), *zeros = xt_arena_alloc(&arena, 1, PIECE / 2);
+  CHECK(!strcmp(text, "text"));
+  for (size_t i = 0; i < PIECE / 2; i++) CHECK(zeros[i] == 0);
+  for (size_t i = 0; i < PIECE; i++) CHECK(first[i] == (char)0xff);
+  CHECK(!xt_arena_alloc_uncleared(&arena, SIZE_MAX));
+  xt_arena_free(&arena);
+}
+
+/* What is expected comes from one chunk. */
+static void expected_memory_is_together(void) {
+  xt_arena arena = {.expected = 300000};
+  char *first = xt_arena_alloc(&arena, 1, 100000), *second = xt_arena_alloc(&arena, 1, 200000);
+  CHECK(second == first + 100000);
+  CHECK(xt_arena_alloc(&arena, 1, 3 << 20));
+  xt_arena_free(&arena);
+}
+
 static void texts_are_copied_and_terminated(void) {
   xt_arena arena = {0};
   CHECK(!strcmp(xt_arena_text(&arena, "hello", 4), "hell"));
@@ -68,8 +92,42 @@ static void can_be_freed_twice(void) {
   xt_arena_free(&arena);
 }
 
+/* The memory of a freed arena is kept for the next one, and freed if there is none. Whether an address is mapped would
+ * not tell: others may map it again. */
+static void kept_chunks_are_freed(void) {
+  enum { SIZE = 32 << 20, STEP_US = 10000, MAX_STEPS = 2000 };
+  xt_arena arena = {0};
+  char *first = xt_arena_alloc(&arena, 1, SIZE);
+  CHECK(first);
+  xt_arena_free(&arena);
+  CHECK(xt_arena_kept_bytes() >= SIZE);
+  CHECK(xt_arena_alloc(&arena, 1, SIZE) == first);
+  CHECK(xt_arena_kept_bytes() < SIZE);
+  xt_arena_free(&arena);
+  CHECK(xt_arena_kept_bytes() >= SIZE);
+  int steps = 0;
+  while (steps < MAX_STEPS && xt_arena_kept_bytes()) steps++, usleep(STEP_US);
+  CHECK(steps < MAX_STEPS);
+}
+
+/* An arena that is larger than what may be kept does not displace what is. */
+static void kept_chunks_are_bounded(void) {
+  enum { SIZE = 20 << 20, MAX = 48 << 20 };
+  xt_arena arenas[4] = {{0}};
+  for (int i = 0; i < 4; i++) CHECK(xt_arena_alloc(&arenas[i], 1, SIZE));
+  for (int i = 0; i < 4; i++) {
+    xt_arena_free(&arenas[i]);
+    CHECK(xt_arena_kept_bytes() >= SIZE && xt_arena_kept_bytes() <= MAX);
+  }
+  size_t before = xt_arena_kept_bytes();
+  CHECK(xt_arena_alloc(&arenas[0], 1, MAX));
+  xt_arena_free(&arenas[0]);
+  CHECK(xt_arena_kept_bytes() == before);
+}
+
 int main(void) {
   return RUN_TESTS("arena", memory_is_zeroed_and_aligned, large_chunks_are_zeroed_again,
-                   texts_are_copied_and_terminated, refuses_sizes_that_overflow, takes_its_chunks_from_the_allowance,
-                   can_be_freed_twice);
+                   uncleared_memory_is_not_written_to, expected_memory_is_together, texts_are_copied_and_terminated,
+                   refuses_sizes_that_overflow, takes_its_chunks_from_the_allowance, can_be_freed_twice,
+                   kept_chunks_are_bounded, kept_chunks_are_freed);
 }

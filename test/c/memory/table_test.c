@@ -1,5 +1,6 @@
 #include "core/memory/table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "check.h"
@@ -53,6 +54,29 @@ static void holds_many_keys_in_the_order_of_insertion(void) {
   CHECK(!table.count && !xt_table_get(&table, &keys[0], sizeof keys[0]));
 }
 
+/* The arena frees the memory of the table. */
+static void lives_in_an_arena(void) {
+  static char names[2000][24];
+  xt_allowance allowance = {.limit = 1 << 20};
+  xt_arena arena = {.allowance = &allowance};
+  xt_table table = {.allowance = &allowance, .arena = &arena};
+  bool is_new;
+  for (size_t i = 0; i < COUNT_OF(names); i++) {
+    snprintf(names[i], sizeof names[i], "name %zu", i);
+    size_t *value = xt_table_put(&table, names[i], strlen(names[i]), &is_new);
+    CHECK(value && is_new);
+    *value = i;
+  }
+  for (size_t i = 0; i < COUNT_OF(names); i++) CHECK(*xt_table_get(&table, names[i], strlen(names[i])) == i);
+  uint64_t used = allowance.used;
+  CHECK(used > COUNT_OF(names) * (sizeof *table.items + sizeof *table.slots));
+  CHECK(!xt_table_reserve(&table, 1 << 20) && allowance.exceeded && allowance.used >= used);
+  xt_table_free(&table);
+  CHECK(!xt_table_get(&table, names[0], strlen(names[0])) && table.arena == &arena);
+  xt_arena_free(&arena);
+  CHECK(!allowance.used);
+}
+
 /* A failed allocation leaves the keys that are there. */
 static void survives_failed_allocations(void) {
   static char names[1000][24];
@@ -93,5 +117,6 @@ static void reserves_room(void) {
 
 int main(void) {
   return RUN_TESTS("table", an_empty_table_has_no_keys, keys_are_byte_strings,
-                   holds_many_keys_in_the_order_of_insertion, survives_failed_allocations, reserves_room);
+                   holds_many_keys_in_the_order_of_insertion, lives_in_an_arena, survives_failed_allocations,
+                   reserves_room);
 }
