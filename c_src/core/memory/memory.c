@@ -10,7 +10,9 @@ enum {
   ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20 /* from this size on, an allocation is a separate mapping */
+  LARGE = 1 << 20,                       /* from this size on, an allocation is a separate mapping */
+  MIN_HUGE = HUGE_PAGE - HUGE_PAGE / 16, /* from this size on, it is made of huge pages */
+  MAX_WASTE = 15 /* a last huge page that is half full is whole, too, if its rest is at most this part of the size */
 };
 
 xt_memory_counters xt_memory_live;
@@ -44,10 +46,16 @@ static void *alloc_small(size_t size) {
   return xt_block_data(block);
 }
 
+static size_t whole_pages(size_t size) {
+  size_t wasted = HUGE_PAGE - size % HUGE_PAGE;
+  return size >= MIN_HUGE && wasted <= HUGE_PAGE / 2 && wasted <= size / MAX_WASTE ? size + wasted : size;
+}
+
 static xt_block *map_block(size_t size) {
-  size_t align = size >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+  if (size > SIZE_MAX / 2) return NULL;
+  size_t align = size >= MIN_HUGE ? HUGE_PAGE : PAGE;
+  size = whole_pages(size);
   size_t map_size = size + align + PAGE;
-  if (map_size < size) return NULL;
   char *map = xt_pages_map(map_size);
   if (!map) return NULL;
   char *data = (char *)(((uintptr_t)map + PAGE + align - 1) & ~(uintptr_t)(align - 1));
@@ -58,7 +66,7 @@ static xt_block *map_block(size_t size) {
 }
 
 static void *alloc_large(size_t size) {
-  xt_block *block = size >= HUGE_PAGE ? xt_block_cache_take(size) : NULL;
+  xt_block *block = size >= MIN_HUGE ? xt_block_cache_take(size) : NULL;
   if (!block) block = map_block(size);
   if (!block) return NULL;
   block->size = size;
@@ -93,6 +101,6 @@ void xt_memory_free(void *data) {
   xt_block *block = block_of(data);
   xt_memory_discharge((int64_t)block->size);
   if (!block->map) free(block);
-  else if (block->size < HUGE_PAGE) xt_block_free(block);
+  else if (block->size < MIN_HUGE) xt_block_free(block);
   else xt_block_cache_put(block);
 }

@@ -18,6 +18,17 @@ void xt_pages_prefer_huge(void *data, size_t size) {
 #endif
 }
 
+/* MADV_POPULATE_WRITE of Linux 5.14. Its headers may be older than the kernel. */
+void xt_pages_populate(void *data, size_t size) {
+#ifdef __linux__
+  enum { PAGE = 4096, POPULATE_WRITE = 23 };
+  size_t before = (uintptr_t)data % PAGE;
+  madvise((char *)data - before, before + size, POPULATE_WRITE);
+#else
+  (void)data, (void)size;
+#endif
+}
+
 void xt_pages_unmap(void *data, size_t size) { munmap(data, size); }
 
 /* Linux frees the pages of a slice while it holds the lock of the address space for reading only. Elsewhere
