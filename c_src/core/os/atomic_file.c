@@ -14,10 +14,11 @@
 
 #include "core/os/directory.h"
 #include "core/os/random.h"
+#include "core/os/replaced_file.h"
 
 /* A temporary name is a prefix, then 8 digits for the host and 16 random ones, all hexadecimal. */
 static const char file_prefix[] = ".extorch-save-", index_prefix[] = ".extorch-index-";
-enum { HOST_DIGITS = 8, DIGITS = 24, MAX_LINKS = 40, TRIES = 20, CHUNK = 512 << 10, DAY = 86400 };
+enum { HOST_DIGITS = 8, DIGITS = 24, MAX_LINKS = 40, TRIES = 20, CHUNK = 4 << 20, DAY = 86400 };
 
 static xt_status failed(xt_error *error, const char *what, int code) {
   const char *reason = code == ENOENT   ? "no such directory"
@@ -228,6 +229,11 @@ xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size,
       return xt_error_set(error, XT_STATUS_file_changed,
                           "the file that a tensor is mapped from was truncated during the save; the target file is "
                           "unchanged");
+    if (written < 0 && (errno == ENOSPC || errno == EDQUOT)) {
+      int code = errno;
+      if (xt_replaced_file_wait()) continue;
+      errno = code;
+    }
     if (written < 0) return failed(error, "written", errno);
     from += written, size -= (size_t)written, f->offset += (uint64_t)written;
   }
@@ -245,9 +251,14 @@ static bool publish(xt_atomic_file *f) {
       if (!f->named && errno != EEXIST) return false;
     }
   }
-  if (!f->named || renameat(f->directory, f->temporary, f->directory, f->name)) return false;
-  f->named = false;
-  return true;
+  if (!f->named) return false;
+  int replaced = xt_replaced_file_hold(f->directory, f->name);
+  bool moved = !renameat(f->directory, f->temporary, f->directory, f->name);
+  int code = errno;
+  xt_replaced_file_release(replaced);
+  errno = code;
+  f->named = !moved;
+  return moved;
 }
 
 /* On macOS fsync does not flush the cache of the disk. F_FULLFSYNC does, but not every file system has it. */

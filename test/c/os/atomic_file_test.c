@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "core/os/replaced_file.h"
 #include "failing.h"
 #include "faults.h"
 
@@ -128,6 +129,50 @@ static void short_and_interrupted_writes(void) {
   CHECK(status == XT_STATUS_ok && interrupts == 0);
 }
 
+enum { LARGE = 16 << 20 };
+
+static void large_files_are_replaced(void) {
+  xt_error error;
+  int descriptor = next_descriptor();
+  prepare(true);
+  CHECK(!truncate(path, LARGE));
+  xt_status status = save(path, true, &error);
+  check_result(status, true, &error);
+  CHECK(status == XT_STATUS_ok);
+  xt_replaced_file_wait();
+  CHECK(next_descriptor() == descriptor);
+  CHECK(!truncate(path, LARGE));
+  fault_call = NULL, fault_errno = EIO; /* if the new file cannot be moved into place, the old one stays */
+  for (fault_at = 0; !fault_call || strcmp(fault_call, "renameat"); fault_at++) {
+    fault_calls = 0;
+    status = save(path, true, &error);
+    CHECK(fault_calls > fault_at);
+  }
+  fault_at = -1;
+  CHECK(status == XT_STATUS_io && strstr(error.message, "moved into place"));
+  xt_replaced_file_wait();
+  CHECK(next_descriptor() == descriptor);
+}
+
+/* A full disk gets room when the file that was replaced before is closed. */
+static void a_disk_that_gets_room(void) {
+  xt_error error;
+  xt_status status = XT_STATUS_io;
+  for (int tries = 0; tries < 1000 && status != XT_STATUS_ok; tries++) { /* it may be closed before the write */
+    xt_atomic_file file;
+    prepare(true);
+    CHECK(!truncate(path, LARGE) && xt_atomic_file_open(&file, path, &error) == XT_STATUS_ok);
+    xt_replaced_file_release(xt_replaced_file_hold(file.directory, file.name));
+    fault_at = 0, fault_calls = 0, fault_errno = ENOSPC;
+    status = xt_atomic_file_write(&file, new_text, sizeof new_text, &error);
+    fault_at = -1;
+    CHECK(status == XT_STATUS_ok || strstr(error.message, "the disk is full"));
+    xt_atomic_file_close(&file);
+  }
+  CHECK(status == XT_STATUS_ok);
+  xt_replaced_file_wait();
+}
+
 /* A write from memory whose file was truncated fails with EFAULT. */
 static void data_that_cannot_be_read(void) {
   xt_error error;
@@ -200,8 +245,8 @@ int main(int argc, char **argv) {
   snprintf(path, sizeof path, "%s/atomic_file_test.bin", directory);
   int status = RUN_TESTS("atomic_file", failing_calls_leave_the_old_file, failing_calls_leave_no_file, a_full_disk,
                          file_systems_without_unnamed_files, failing_allocations_leave_the_old_file,
-                         short_and_interrupted_writes, data_that_cannot_be_read, refuses_bad_targets, follows_links,
-                         removes_stale_files);
+                         short_and_interrupted_writes, large_files_are_replaced, a_disk_that_gets_room,
+                         data_that_cannot_be_read, refuses_bad_targets, follows_links, removes_stale_files);
   unlink(path);
   rmdir(directory);
   return status;
