@@ -4,7 +4,8 @@ CC := clang
 , := ,
 FLAGS := -std=c11 -D_GNU_SOURCE -Ic_src -Itest/c -O1 -g -Wall -Wextra -Werror -pthread -fno-omit-frame-pointer \
   -fsanitize=address$(,)undefined -fno-sanitize-recover=all
-CORE := $(filter-out c_src/core/memory/arena.c,$(wildcard c_src/core/*/*.c)) test/c/fuzz/exact_arena.c
+CORE := $(filter-out c_src/core/memory/arena.c c_src/core/memory/slab.c,$(wildcard c_src/core/*/*.c)) \
+  test/c/fuzz/exact_arena.c test/c/fuzz/exact_slab.c
 OBJECTS := $(CORE:%.c=$(DIR)/objects/%.o)
 WRAPS := $(addprefix -Wl$(,)--wrap=,$(shell grep -o '__wrap_[a-z_]*' test/c/fuzz/fuzz.h | sort -u | sed 's/__wrap_//'))
 

@@ -13,6 +13,7 @@
 
 #include "core/base/buffer.h"
 #include "core/checkpoint/batch_load.h"
+#include "core/memory/slab.h"
 #include "core/pickle/scan.h"
 
 typedef enum {
@@ -63,6 +64,7 @@ struct xt_push {
   bool brief;                /* set by the caller: a step that takes longer is put off */
   bool put_off;              /* a step was put off: the caller feeds again, without `brief` */
   xt_push_event event;
+  xt_slab slab; /* the memory of small storages */
 
   /* the storage that is being received */
   bool receiving;

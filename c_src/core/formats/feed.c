@@ -213,9 +213,8 @@ static xt_status open_spool(xt_push *p, xt_error *error) {
 
 static xt_status allocate(xt_push *p, xt_error *error) {
   if (p->region || !p->wanted[p->storage]) return XT_STATUS_ok;
-  p->region = xt_region_new(p->remaining ? p->remaining : 1, 0);
+  p->region = xt_slab_take(&p->slab, p->remaining);
   if (!p->region) return xt_region_refused(error);
-  p->region->size = p->remaining;
   p->prefaulted = 0;
   return XT_STATUS_ok;
 }
@@ -258,9 +257,8 @@ static xt_status complete_inline(xt_push *p, xt_error *error) {
   for (; p->inline_next < p->storages; p->inline_next++) {
     const xt_storage *storage = &p->checkpoint->storages.list[p->inline_next];
     if (!storage->data || !p->wanted[p->inline_next]) continue;
-    xt_region *region = xt_region_new(storage->bytes ? storage->bytes : 1, 0);
+    xt_region *region = xt_slab_take(&p->slab, storage->bytes);
     if (!region) return xt_region_refused(error);
-    region->size = storage->bytes;
     memcpy(region->data, storage->data, storage->bytes);
     return xt_push_complete(p, (uint32_t)p->inline_next++, region, error);
   }
@@ -380,6 +378,7 @@ void xt_push_free(xt_push *p) {
   if (p->region && p->prefaulted) xt_prefault_cancel(p->region);
   xt_region_drop(p->region);
   xt_region_drop(p->spool);
+  xt_slab_free(&p->slab);
   xt_memory_discharge((int64_t)p->buffer.room);
   xt_buffer_free(&p->buffer);
   memset(p, 0, sizeof *p);

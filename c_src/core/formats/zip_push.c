@@ -167,7 +167,7 @@ static xt_status read_deflated_storage(xt_push *p, work *w, xt_error *error) {
   if (status != XT_STATUS_ok) return status;
   w->storage_read = true;
   if (!p->wanted[w->storage]) return xt_push_complete(p, w->storage, NULL, error);
-  xt_region *region = xt_region_new(w->record.size ? w->record.size : 1, 0);
+  xt_region *region = xt_slab_take(&p->slab, w->record.size);
   if (!region) return xt_region_refused(error);
   status = unpack(p, w, region->data, error);
   region->size = storage->bytes;

@@ -48,8 +48,20 @@ xt_region *xt_region_new_slab(size_t size, uint64_t offset, size_t parts) {
 
 static void drop_slab(xt_region *self) { xt_region_drop(self->owner); }
 
+xt_region *xt_region_new_views(xt_region *memory, size_t parts) {
+  size_t bytes;
+  if (__builtin_mul_overflow(parts + 1, sizeof(xt_region), &bytes)) return NULL;
+  xt_region *slab = malloc(bytes);
+  if (slab) init(slab, slab + 1, 0, xt_region_keep(memory), drop_slab);
+  return slab;
+}
+
 xt_region *xt_region_part(xt_region *slab, size_t number, uint8_t *data, size_t size) {
-  xt_region *part = parts_of(slab->data, slab->size) + number;
+  return xt_region_part_at(slab, parts_of(slab->data, slab->size) + number, data, size);
+}
+
+xt_region *xt_region_part_at(xt_region *slab, void *at, uint8_t *data, size_t size) {
+  xt_region *part = at;
   init(part, data, size, xt_region_keep(slab), drop_slab);
   part->is_part = true;
   return part;

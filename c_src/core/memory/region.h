@@ -29,8 +29,15 @@ xt_region *xt_region_new(size_t size, uint64_t offset);
 /* Same, with room for `parts` regions in the same block: a slab, of which each part keeps the whole. */
 xt_region *xt_region_new_slab(size_t size, uint64_t offset, size_t parts);
 
-/* Makes one of them, which is a part of the slab's memory. Its number is below `parts`, and is used once. */
+/* Makes a slab without memory of its own: its parts are views of `memory`, which it keeps. Returns NULL if there is no
+ * memory for the regions themselves. */
+xt_region *xt_region_new_views(xt_region *memory, size_t parts);
+
+/* Makes one of the parts, with memory of the slab. Its number is below `parts`, and is used once. */
 xt_region *xt_region_part(xt_region *slab, size_t number, uint8_t *data, size_t size);
+
+/* Makes a part whose xt_region is at this address, which is also inside the slab's memory. */
+xt_region *xt_region_part_at(xt_region *slab, void *at, uint8_t *data, size_t size);
 
 /* Makes a region of memory that `owner` keeps alive. Returns NULL if there is no memory for the region itself. */
 xt_region *xt_region_foreign(void *data, size_t size, void *owner, void (*release)(xt_region *self));

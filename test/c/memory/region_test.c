@@ -44,6 +44,24 @@ static void the_last_reference_frees(void) {
   xt_region_drop(NULL);
 }
 
+/* The parts keep the memory that they are views of, and share one block. */
+static void views_keep_their_memory(void) {
+  char bytes[10];
+  int64_t before = live_bytes();
+  released = 0;
+  xt_region *memory = xt_region_foreign(bytes, sizeof bytes, &released, count_release);
+  xt_region *views = xt_region_new_views(memory, 2);
+  CHECK(views && live_bytes() == before);
+  xt_region *first = xt_region_part(views, 0, memory->data, 4), *second = xt_region_part(views, 1, memory->data + 4, 6);
+  CHECK(first != second && second->data == (uint8_t *)bytes + 4 && second->size == 6);
+  xt_region_drop(memory);
+  xt_region_drop(views);
+  xt_region_drop(first);
+  CHECK(released == 0);
+  xt_region_drop(second);
+  CHECK(released == 1);
+}
+
 static void the_reaper_frees_later(void) {
   char bytes[10];
   released = 0;
@@ -84,6 +102,6 @@ static void parts_keep_their_slab(void) {
 }
 
 int main(void) {
-  return RUN_TESTS("region", addresses_match_the_file_offset, the_last_reference_frees, the_reaper_frees_later,
-                   keeps_to_the_budget, parts_keep_their_slab);
+  return RUN_TESTS("region", addresses_match_the_file_offset, the_last_reference_frees, views_keep_their_memory,
+                   the_reaper_frees_later, keeps_to_the_budget, parts_keep_their_slab);
 }
