@@ -12,7 +12,7 @@ void xt_checkpoint_begin(xt_checkpoint *c, uint64_t file_size, uint64_t base, co
   c->base = base;
   c->arena.allowance = &c->allowance;
   c->storages = (xt_storages){.arena = &c->arena, .max_tensor_bytes = limits->tensor_bytes};
-  c->directory.names.allowance = c->index.names.allowance = c->storages.by_key.allowance = &c->allowance;
+  c->directory.names.arena = c->index.names.arena = c->storages.by_key.arena = &c->arena;
   c->opening = xt_opening_new(c, limits, strict, verify);
 }
 

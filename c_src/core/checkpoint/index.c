@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/array.h"
+
 /* ---- Children ---- */
 
 enum { OBJECT_PARTS = 5 };
@@ -131,7 +133,7 @@ typedef struct {
   const xt_index_limits *limits;
   xt_error *error;
   frame *stack;
-  size_t depth;
+  size_t depth, room;
   size_t paths;  /* number of frames whose path is set */
   size_t places; /* number of frames whose place is set */
   xt_table open; /* node → its open_node */
@@ -223,6 +225,7 @@ static xt_status weigh(walker *w, const xt_node *node, const step *to, bool in_k
                         " nodes, counting shared ones each time; raise the limit with limits: [nodes: n]",
                         w->limits->max_nodes);
   w->weight += bytes;
+  w->index->on_heap += xt_weight_on_heap(node);
   return xt_allowance_fits(w->arena->allowance, w->weight) ? XT_STATUS_ok : no_memory(w);
 }
 
@@ -281,6 +284,7 @@ static xt_status enter(walker *w, xt_node *node, const step *to, bool in_key, bo
   below.first_entry = w->index->count;
   below.in_key = in_key;
   below.is_state = is_state;
+  if (!xt_array_reserve(&w->stack, &w->room, w->depth + 1, sizeof below)) return no_memory(w);
   node->on_path = true;
   w->stack[w->depth++] = below;
   return XT_STATUS_ok;
@@ -425,9 +429,9 @@ xt_status xt_index_build(xt_index *index, xt_arena *arena, xt_node *root, const 
   walker w = {.index = index, .arena = arena, .limits = limits, .error = error};
   w.name.allowance = w.open.allowance = arena->allowance;
   step to = {NULL, 0, 0, false};
-  w.stack = malloc(limits->max_depth * sizeof *w.stack);
-  xt_status status = w.stack ? enter(&w, root, &to, false, false) : no_memory(&w);
+  xt_status status = enter(&w, root, &to, false, false);
   while (status == XT_STATUS_ok && w.depth) status = visit(&w);
+  index->weight += w.weight;
   free(w.stack);
   free(w.name.text);
   xt_table_free(&w.open);

@@ -61,7 +61,7 @@ xt_status xt_opening_request(xt_opening *o, uint8_t **buffer, uint64_t offset, u
                              xt_error *error) {
   xt_checkpoint *c = o->checkpoint;
   if (size >= LARGE) { /* the arena uses huge pages */
-    *buffer = xt_arena_alloc(&c->arena, size, 1);
+    *buffer = xt_arena_alloc_uncleared(&c->arena, size);
   } else {
     *buffer = reserve_slot(c) && xt_allowance_take(&c->allowance, size) ? malloc(size ? size : 1) : NULL;
     if (*buffer) c->buffers[c->buffer_count++] = *buffer;
@@ -84,6 +84,10 @@ static bool resize(xt_checkpoint *c, xt_window *w, size_t size) {
   return true;
 }
 
+bool xt_window_has(const xt_window *w, uint64_t offset, uint64_t n) {
+  return offset >= w->at && offset - w->at <= w->size && n <= w->size - (offset - w->at);
+}
+
 const uint8_t *xt_window_get(xt_opening *o, xt_window *w, uint64_t offset, uint64_t n, size_t ahead, xt_need *need,
                              xt_error *error, xt_status *status) {
   xt_checkpoint *c = o->checkpoint;
@@ -95,8 +99,7 @@ const uint8_t *xt_window_get(xt_opening *o, xt_window *w, uint64_t offset, uint6
                           c->file_size, offset > UINT64_MAX - n ? UINT64_MAX : offset + n);
     return NULL;
   }
-  if (offset >= w->at && offset - w->at <= w->size && n <= w->size - (offset - w->at))
-    return w->data + (offset - w->at);
+  if (xt_window_has(w, offset, n)) return w->data + (offset - w->at);
   uint64_t size = c->file_size - offset < n + ahead ? c->file_size - offset : n + ahead;
   /* a window that only grows keeps the bytes that it has */
   bool grows = offset == w->at && w->size;

@@ -52,6 +52,9 @@ typedef struct {
   xt_pickle_scan_state scan; /* progress of that scan */
 } xt_window;
 
+/* Whether the window has the n bytes at `offset`. */
+bool xt_window_has(const xt_window *window, uint64_t offset, uint64_t n);
+
 /* Returns the n bytes at `offset`. Returns NULL and sets *need if they are not in the window yet; a window that moves
  * reads `ahead` bytes more. Returns NULL and an error in *status if the file is too short. */
 const uint8_t *xt_window_get(xt_opening *o, xt_window *window, uint64_t offset, uint64_t n, size_t ahead, xt_need *need,

@@ -33,6 +33,11 @@ static uint64_t term_bytes(const xt_node *node) {
 /* Twice, because the garbage collector copies terms while the old ones exist. */
 uint64_t xt_weight_of(const xt_node *node) { return 2 * term_bytes(node); }
 
+uint64_t xt_weight_on_heap(const xt_node *node) {
+  enum { TENSOR = 112 /* the struct and the reference to the resource */ };
+  return node->kind == XT_NODE_TENSOR ? TENSOR + 8 * (uint64_t)node->tensor->ndim : term_bytes(node);
+}
+
 uint64_t xt_weight_of_entry(const xt_tensor_desc *tensor) {
   return 800 + 40 * (uint64_t)tensor->ndim + 400 * (uint64_t)tensor->part_count;
 }

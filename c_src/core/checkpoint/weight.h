@@ -9,6 +9,9 @@
 
 uint64_t xt_weight_of(const xt_node *node);
 
+/* The bytes of the term on the heap of a process; of a tensor, those of its struct. */
+uint64_t xt_weight_on_heap(const xt_node *node);
+
 /* The weight of an index entry with its tensor, native memory included, besides its name and path. */
 uint64_t xt_weight_of_entry(const xt_tensor_desc *tensor);
 

@@ -34,13 +34,19 @@ xt_status xt_legacy_read_header(xt_opening *o, int pickle, const uint8_t *data, 
 /* Reads the object into the root of the tree. The data must stay allocated as long as the checkpoint. */
 xt_status xt_legacy_read_object(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_error *error);
 
-/* Reads the list of keys. The data must stay allocated as long as the checkpoint. */
-xt_status xt_legacy_read_keys(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_node **keys,
+/* The storages in the order of their data, as indexes of the checkpoint's storages. */
+typedef struct {
+  uint32_t *list;
+  size_t count;
+} xt_legacy_order;
+
+/* Reads the list of keys. */
+xt_status xt_legacy_read_keys(xt_opening *o, const uint8_t *data, size_t size, uint64_t at, xt_legacy_order *order,
                               xt_error *error);
 
-/* Adds the record of the storage with this key. `bytes` are those at offset `at`: the storage's number of elements,
- * after up to `slack` stray bytes. Sets *storage, and *data_offset to the offset of the first element. */
-xt_status xt_legacy_locate_storage(xt_checkpoint *c, const xt_node *key, const uint8_t *bytes, uint64_t slack,
-                                   uint64_t at, uint32_t *storage, uint64_t *data_offset, xt_error *error);
+/* Adds the record of a storage. `bytes` are those at offset `at`: the storage's number of elements, after up to `slack`
+ * stray bytes. Sets *data_offset to the offset of the first element. */
+xt_status xt_legacy_locate_storage(xt_checkpoint *c, uint32_t storage, const uint8_t *bytes, uint64_t slack,
+                                   uint64_t at, uint64_t *data_offset, xt_error *error);
 
 #endif

@@ -72,19 +72,17 @@ xt_status xt_zip_find_directory(xt_zip *zip, const uint8_t *tail, size_t tail_si
   uint64_t tail_at = file_size - tail_size;
   end_record end = {0};
   bool found = false;
-  for (size_t at = tail_size < END_SIZE ? 0 : tail_size - END_SIZE + 1; at-- > 0;) {
+  /* A second end record is valid only before the directory, in the data of a record (a checkpoint stored in a tensor).
+   */
+  for (size_t at = tail_size < END_SIZE ? 0 : tail_size - END_SIZE + 1;
+       at-- > 0 && (!found || tail_at + at >= end.offset);) {
     if (tail[at] != 'P' || !has_signature(tail + at, "PK\5\6")) continue;
-    if (!found) {
-      xt_status status = read_end(tail, tail_at, at, &end, error);
-      if (status != XT_STATUS_ok) return status;
-      found = true;
-      continue;
-    }
-    /* A second end record is valid only inside the data of a record (a checkpoint stored in a tensor). */
-    if (tail_at + at >= end.offset)
+    if (found)
       return xt_error_at(error, XT_STATUS_corrupt, (int64_t)(tail_at + at),
                          "invalid zip file: two end records, which different readers would interpret differently");
-    break;
+    xt_status status = read_end(tail, tail_at, at, &end, error);
+    if (status != XT_STATUS_ok) return status;
+    found = true;
   }
   if (!found)
     return xt_error_at(error, XT_STATUS_truncated, (int64_t)file_size,

@@ -26,6 +26,14 @@ static void find_checksums(xt_checkpoint *c) {
   for (size_t i = 0; i < c->directory.count; i++) c->directory.list[i].has_crc = c->checksums == XT_CHECKSUMS_PRESENT;
 }
 
+/* The directory of an archive with few records is in the tail. */
+static xt_status get_directory(xt_opening *o, work *w, uint64_t tail_at, xt_need *need, xt_error *error) {
+  if (w->zip.directory < tail_at)
+    return xt_opening_request(o, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
+  w->directory = w->tail + (w->zip.directory - tail_at);
+  return XT_STATUS_ok;
+}
+
 static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
   xt_checkpoint *c = o->checkpoint;
   size_t tail_size = c->file_size < XT_ZIP_TAIL ? c->file_size : XT_ZIP_TAIL;
@@ -36,8 +44,7 @@ static xt_status open(xt_opening *o, xt_need *need, xt_error *error) {
   case START: return xt_opening_request(o, &w->tail, c->file_size - tail_size, tail_size, need, error);
   case TAIL:
     status = xt_zip_find_directory(&w->zip, w->tail, tail_size, c->file_size, error);
-    if (status != XT_STATUS_ok) return status;
-    return xt_opening_request(o, &w->directory, w->zip.directory, w->zip.directory_size, need, error);
+    return status == XT_STATUS_ok ? get_directory(o, w, c->file_size - tail_size, need, error) : status;
   case DIRECTORY:
     status = xt_zip_read_directory(&w->zip, w->directory, &c->arena, &c->directory, error);
     if (status != XT_STATUS_ok) return status;

@@ -262,7 +262,7 @@ static void spools_of_streams(void) {
 static void trees_that_are_too_large(void) {
   xt_buffer many = {0};
   PUT(&many, "\x80\2(");
-  xt_buffer_fill(&many, ']', 1000001);
+  xt_buffer_fill(&many, ']', 1200001);
   PUT(&many, "t.");
   opens("many objects", &many, XT_STATUS_limit, "");
   xt_buffer_free(&many);
