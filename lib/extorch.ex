@@ -215,12 +215,9 @@ defmodule ExTorch do
   end
 
   defp load_source(source, opts) do
-    if index = ExTorch.Store.Sharded.index(source) do
-      Telemetry.note(fn -> {%{}, %{format: :sharded}} end)
-      ExTorch.Store.Sharded.load(index, opts)
-    else
-      ExTorch.Checkpoint.load(source, opts)
-    end
+    if ExTorch.Store.Sharded.index?(source),
+      do: ExTorch.Store.Sharded.load(source, opts),
+      else: ExTorch.Checkpoint.load(source, opts)
   end
 
   @doc group: "Checkpoints"

@@ -1,5 +1,6 @@
-/* Batch loads: read many tensors of an open checkpoint, in steps.
+/* Batch loads: read many tensors of an open checkpoint, with one call or in steps.
  *
+ *   batch_load_run
  *   batch_load_begin → batch_load_step (files) or batch_load_fill (sources) until :done → batch_load_finish
  *   batch_load_close at any time
  */
@@ -20,7 +21,7 @@ typedef struct {
   bool begun;
   xt_checkpoint_resource *checkpoint;
   xt_batch_load load;
-  size_t *entries; /* indices of the entries to load, in order */
+  size_t *entries; /* indices of the entries to load, in order; NULL for all */
   size_t count;
 } batch_load;
 
@@ -64,13 +65,12 @@ const ErlNifResourceTypeInit xt_batch_load_callbacks = {.dtor = destroy_batch_lo
 static xt_status get_entries(ErlNifEnv *env, ERL_NIF_TERM term, size_t limit, batch_load *self, xt_error *error) {
   ERL_NIF_TERM head;
   ErlNifUInt64 i;
-  unsigned length = (unsigned)limit;
-  bool all = term == xt_am_all;
-  if (!all && !enif_get_list_length(env, term, &length)) return XT_STATUS_bad_argument;
+  unsigned length;
+  if (term == xt_am_all) return self->count = limit, XT_STATUS_ok;
+  if (!enif_get_list_length(env, term, &length)) return XT_STATUS_bad_argument;
   self->entries = malloc((length + 1) * sizeof *self->entries);
   if (!self->entries) return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
-  while (all && self->count < limit) self->entries[self->count] = self->count, self->count++;
-  while (!all && enif_get_list_cell(env, term, &head, &term)) {
+  while (enif_get_list_cell(env, term, &head, &term)) {
     if (!enif_get_uint64(env, head, &i) || i >= limit) return XT_STATUS_bad_argument;
     self->entries[self->count++] = i;
   }
@@ -89,7 +89,7 @@ typedef struct {
 static uint64_t sum_bytes(const batch_load *self, const xt_checkpoint *c, usage *used) {
   uint64_t total = 0;
   for (size_t i = 0; i < self->count; i++) {
-    const xt_tensor_desc *t = c->index.entries[self->entries[i]].tensor;
+    const xt_tensor_desc *t = c->index.entries[self->entries ? self->entries[i] : i].tensor;
     uint64_t bytes = (uint64_t)xt_tensor_desc_bytes(t);
     total = add_saturated(total, bytes);
     if (t->storage != XT_NO_STORAGE) {
@@ -114,8 +114,9 @@ static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource 
                        xt_error *error) {
   const xt_checkpoint *c = &resource->handle->checkpoint;
   size_t storages = c->storages.count;
-  usage *used = calloc(storages + 1, sizeof *used);
-  bool *wanted = calloc(storages + 1, sizeof *wanted);
+  xt_arena arena = {.expected = storages * (sizeof(usage) + sizeof(bool))};
+  usage *used = xt_arena_alloc(&arena, storages + 1, sizeof *used);
+  bool *wanted = xt_arena_alloc(&arena, storages + 1, sizeof *wanted);
   xt_status status =
       used && wanted ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   if (status == XT_STATUS_ok) status = xt_checkpoint_check_total(resource->handle, sum_bytes(self, c, used), error);
@@ -127,8 +128,7 @@ static xt_status begin(ErlNifEnv *env, batch_load *self, xt_checkpoint_resource 
     self->checkpoint = resource;
     self->begun = true;
   }
-  free(used);
-  free(wanted);
+  xt_arena_free(&arena);
   return status;
 }
 
@@ -227,18 +227,24 @@ ERL_NIF_TERM xt_nif_batch_load_fill(ErlNifEnv *env, int argc, const ERL_NIF_TERM
   return run(env, argv, fill);
 }
 
-static xt_status finish(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
-                        xt_error *error) {
+/* Makes the tensors of the storages that were read, or the object if there is a style. */
+static xt_status make_value(ErlNifEnv *env, batch_load *self, ERL_NIF_TERM style_term, ERL_NIF_TERM *value,
+                            xt_error *error) {
   xt_batch_load *load = &self->load;
   xt_object_style style;
-  bool whole = argv[1] != xt_am_nil;
+  bool whole = style_term != xt_am_nil;
   bool complete = self->count == load->reader.checkpoint->index.count;
-  if (whole && (!complete || !xt_get_object_style(env, argv[1], &style))) return XT_STATUS_bad_argument;
+  if (whole && (!complete || !xt_get_object_style(env, style_term, &style))) return XT_STATUS_bad_argument;
   if (load->failed || load->next < load->count || load->region) return XT_STATUS_bad_argument;
   xt_storage_origin origin = {load->reader.checkpoint, &load->reader, load->regions};
   xt_status status =
       xt_materialize_entries(env, &origin, self->entries, self->count, whole ? &style : NULL, value, error);
   return xt_checkpoint_check_file(self->checkpoint->handle, status, error);
+}
+
+static xt_status finish(ErlNifEnv *env, batch_load *self, const ERL_NIF_TERM argv[], ERL_NIF_TERM *value,
+                        xt_error *error) {
+  return make_value(env, self, argv[1], value, error);
 }
 
 /* batch_load_finish(batch_load, nil | {ordered?, MapSet of one element}) :: {:ok, [tensor] | object, bytes} |
@@ -247,6 +253,46 @@ ERL_NIF_TERM xt_nif_batch_load_finish(ErlNifEnv *env, int argc, const ERL_NIF_TE
   (void)argc;
   return run(env, argv, finish);
 }
+
+/* ---- One call ---- */
+
+static ERL_NIF_TERM run_load(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  batch_load self = {.begun = false};
+  ERL_NIF_TERM value = xt_am_nil;
+  xt_error error = {.status = XT_STATUS_ok};
+  bool verify, sparing, finished;
+  if (!xt_get_bool(env, argv[2], &verify) || !xt_get_bool(env, argv[3], &sparing)) return enif_make_badarg(env);
+  xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, &self, &error);
+  if (status == XT_STATUS_ok) status = begin(env, &self, resource, verify, sparing, &error);
+  if (status == XT_STATUS_ok) status = xt_batch_load_step(&self.load, INT64_MAX, &finished, &error);
+  if (status == XT_STATUS_ok) status = make_value(env, &self, argv[4], &value, &error);
+  else status = xt_checkpoint_check_file(resource->handle, status, &error);
+  close_load(&self);
+  free(self.entries);
+  bool badarg = status == XT_STATUS_bad_argument && error.status == XT_STATUS_ok;
+  return badarg ? enif_make_badarg(env) : xt_make_result(env, status, value, &error);
+}
+
+/* batch_load_run(checkpoint, [entry's index] | :all, verify?, sparing?, nil | {ordered?, MapSet of one element})
+ *   :: {:ok, [tensor] | object, bytes} | {:error, e}     all of the above, for files and binaries */
+ERL_NIF_TERM xt_nif_batch_load_run(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, run_load);
+}
+
+static ERL_NIF_TERM words(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
+  (void)argv;
+  uint64_t bytes = resource->handle->checkpoint.index.on_heap;
+  return xt_make_ok(env, enif_make_uint64(env, bytes / sizeof(ERL_NIF_TERM)));
+}
+
+/* batch_load_words(checkpoint) :: {:ok, words, 0} | {:error, e}     about what the object needs on the heap */
+ERL_NIF_TERM xt_nif_batch_load_words(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
+  (void)argc;
+  return xt_checkpoint_run(env, argv, words);
+}
+
+/* ---- Sources, close ---- */
 
 enum { MAX_AHEAD = 64 };
 

@@ -53,7 +53,13 @@ typedef ERL_NIF_TERM xt_checkpoint_call(ErlNifEnv *env, xt_checkpoint_resource *
  * closed or not open yet. */
 ERL_NIF_TERM xt_checkpoint_run(ErlNifEnv *env, const ERL_NIF_TERM argv[], xt_checkpoint_call *call);
 
-/* Same, for a checkpoint that is being opened. Returns `:busy` if any other call is inside. */
+/* Same, for a call whose work grows with the checkpoint: on a normal scheduler if the checkpoint is small, otherwise
+ * `nif`, whose name this is, runs again on a dirty one. */
+typedef ERL_NIF_TERM xt_nif_function(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]);
+ERL_NIF_TERM xt_checkpoint_run_by_size(ErlNifEnv *env, const char *name, xt_nif_function *nif, int argc,
+                                       const ERL_NIF_TERM argv[], xt_checkpoint_call *call);
+
+/* Same as xt_checkpoint_run, for a checkpoint that is being opened. Returns `:busy` if any other call is inside. */
 ERL_NIF_TERM xt_checkpoint_run_exclusively(ErlNifEnv *env, const ERL_NIF_TERM argv[], xt_checkpoint_call *call);
 
 /* Enters once more and keeps the resource, inside a call, for what lives longer than the call. */

@@ -128,8 +128,7 @@ static ERL_NIF_TERM keys(ErlNifEnv *env, xt_checkpoint_resource *resource, const
 
 /* checkpoint_keys(checkpoint) :: {:ok, [name], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return xt_checkpoint_run(env, argv, keys);
+  return xt_checkpoint_run_by_size(env, "checkpoint_keys", xt_nif_checkpoint_keys, argc, argv, keys);
 }
 
 static bool make_entries(entry_maker *maker, ERL_NIF_TERM *list) {
@@ -179,6 +178,14 @@ static bool make_all_named(entry_maker *maker, ERL_NIF_TERM names, bool *valid, 
   return enif_make_reverse_list(maker->env, reversed, out);
 }
 
+static bool is_short_list(ErlNifEnv *env, ERL_NIF_TERM list) {
+  enum { SHORT = 16 };
+  ERL_NIF_TERM head;
+  for (int i = 0; i < SHORT; i++)
+    if (!enif_get_list_cell(env, list, &head, &list)) return true;
+  return enif_is_empty_list(env, list);
+}
+
 static ERL_NIF_TERM entries(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
   entry_maker maker = {.env = env, .c = &resource->handle->checkpoint};
   ERL_NIF_TERM list;
@@ -192,8 +199,10 @@ static ERL_NIF_TERM entries(ErlNifEnv *env, xt_checkpoint_resource *resource, co
 /* checkpoint_entries(checkpoint, :all | [name]) :: {:ok, [%Entry{}] | [[%Entry{}]], 0} | {:error, e}     for names, the
  * entries of each: none, one, or several, at most XT_MAX_SAME_NAME */
 ERL_NIF_TERM xt_nif_checkpoint_entries(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return xt_checkpoint_run(env, argv, entries);
+  bool on_normal = enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
+  if (on_normal && argv[1] != xt_am_all && !is_short_list(env, argv[1]))
+    return enif_schedule_nif(env, "checkpoint_entries", XT_DIRTY_CPU, xt_nif_checkpoint_entries, argc, argv);
+  return xt_checkpoint_run_by_size(env, "checkpoint_entries", xt_nif_checkpoint_entries, argc, argv, entries);
 }
 
 static ERL_NIF_TERM make_storage(ErlNifEnv *env, const xt_storage *storage) {
@@ -231,8 +240,7 @@ static ERL_NIF_TERM metadata(ErlNifEnv *env, xt_checkpoint_resource *resource, c
 
 /* checkpoint_metadata(checkpoint) :: {:ok, map, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_metadata(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return xt_checkpoint_run(env, argv, metadata);
+  return xt_checkpoint_run_by_size(env, "checkpoint_metadata", xt_nif_checkpoint_metadata, argc, argv, metadata);
 }
 
 static ERL_NIF_TERM storages(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
@@ -246,8 +254,7 @@ static ERL_NIF_TERM storages(ErlNifEnv *env, xt_checkpoint_resource *resource, c
 
 /* checkpoint_storages(checkpoint) :: {:ok, [map], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_storages(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return xt_checkpoint_run(env, argv, storages);
+  return xt_checkpoint_run_by_size(env, "checkpoint_storages", xt_nif_checkpoint_storages, argc, argv, storages);
 }
 
 static ERL_NIF_TERM records(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
@@ -265,6 +272,5 @@ static ERL_NIF_TERM records(ErlNifEnv *env, xt_checkpoint_resource *resource, co
 
 /* checkpoint_records(checkpoint) :: {:ok, [name], 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_records(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
-  (void)argc;
-  return xt_checkpoint_run(env, argv, records);
+  return xt_checkpoint_run_by_size(env, "checkpoint_records", xt_nif_checkpoint_records, argc, argv, records);
 }

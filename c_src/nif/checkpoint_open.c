@@ -45,7 +45,7 @@ static ERL_NIF_TERM make_opened(ErlNifEnv *env, xt_checkpoint_handle *handle, xt
 
 static const char no_memory[] = "out of memory while opening the checkpoint";
 
-/* checkpoint_open(path, options) :: {:ok, checkpoint, 0} | {:error, e} */
+/* checkpoint_open(path, options) :: {:ok, checkpoint | :directory, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   char path[XT_PATH_SIZE];
   xt_checkpoint_options opts;
@@ -67,6 +67,9 @@ ERL_NIF_TERM xt_nif_checkpoint_open(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     status = xt_readers_populate(&reader, handle->memory, &error);
   }
   handle->mapped = opts.mmap;
+  bool is_directory = handle->file.is_directory;
+  if (is_directory) xt_checkpoint_handle_free(&handle->reapable);
+  if (is_directory) return xt_make_ok(env, xt_am_directory);
   return make_opened(env, handle, status, &error);
 }
 

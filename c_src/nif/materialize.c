@@ -188,18 +188,22 @@ void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count) {
 /* After this many tensors, asks whether the caller is alive. */
 enum { STOP_TENSORS = 1024 };
 
-/* `first` has room for one term per entry, by the index of a tensor's first entry. */
+/* `first` has room for one term per entry, by the index of a tensor's first entry. It may be NULL if all entries are
+ * wanted: these terms are among `terms` then. */
 static xt_status make_terms(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
                             ERL_NIF_TERM *terms, ERL_NIF_TERM *first, xt_error *error) {
   xt_status status = XT_STATUS_ok;
   size_t made = 0;
   xt_tensor_like like = {.term = 0};
   for (; made < count && status == XT_STATUS_ok; made++) {
-    const xt_tensor_desc *tensor = origin->checkpoint->index.entries[entries[made]].tensor;
-    terms[made] = first[tensor->first_entry];
-    if (terms[made]) continue;
+    const xt_tensor_desc *tensor = origin->checkpoint->index.entries[entries ? entries[made] : made].tensor;
+    ERL_NIF_TERM *term = first ? &first[tensor->first_entry - 1] : &terms[tensor->first_entry - 1];
+    if (*term) {
+      terms[made] = *term;
+      continue;
+    }
     status = xt_materialize_term(env, origin, tensor, &like, &terms[made], error);
-    first[tensor->first_entry] = terms[made];
+    *term = terms[made];
     if (status == XT_STATUS_ok && made % STOP_TENSORS == STOP_TENSORS - 1 && !enif_is_current_process_alive(env))
       status = xt_error_set(error, XT_STATUS_stopping, "the calling process has exited");
   }
@@ -209,10 +213,13 @@ static xt_status make_terms(ErlNifEnv *env, const xt_storage_origin *origin, con
 
 xt_status xt_materialize_entries(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
                                  const xt_object_style *style, ERL_NIF_TERM *out, xt_error *error) {
-  ERL_NIF_TERM *terms = enif_alloc((count + 1) * sizeof *terms);
-  ERL_NIF_TERM *first = calloc(origin->checkpoint->index.count + 1, sizeof *first);
-  xt_status status =
-      terms && first ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
+  size_t all = origin->checkpoint->index.count;
+  xt_arena arena = {.expected = (count + (entries ? all : 0)) * sizeof(ERL_NIF_TERM)};
+  ERL_NIF_TERM *terms = xt_arena_alloc(&arena, count + 1, sizeof *terms);
+  ERL_NIF_TERM *first = entries ? xt_arena_alloc(&arena, all + 1, sizeof *first) : NULL;
+  xt_status status = terms && (first || !entries)
+                         ? XT_STATUS_ok
+                         : xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading tensors");
   if (status == XT_STATUS_ok) status = make_terms(env, origin, entries, count, terms, first, error);
   if (status == XT_STATUS_ok && style) {
     status = xt_make_object(env, origin->checkpoint, terms, *style, out, error);
@@ -220,8 +227,7 @@ xt_status xt_materialize_entries(ErlNifEnv *env, const xt_storage_origin *origin
   } else if (status == XT_STATUS_ok) {
     *out = enif_make_list_from_array(env, terms, (unsigned)count);
   }
-  enif_free(terms);
-  free(first);
+  xt_arena_free(&arena);
   return status;
 }
 

@@ -25,8 +25,8 @@ xt_status xt_materialize_term(ErlNifEnv *env, const xt_storage_origin *origin, c
  * garbage collection of the caller. */
 void xt_release_terms(ErlNifEnv *env, const ERL_NIF_TERM *terms, size_t count);
 
-/* Makes the tensors of the entries: as a list, or in place in the whole object if there is a style, which needs all
- * entries. A tensor that the file contains several times is made once. */
+/* Makes the tensors of the entries, of all if `entries` is NULL: as a list, or in place in the whole object if there is
+ * a style, which needs all entries. A tensor that the file contains several times is made once. */
 xt_status xt_materialize_entries(ErlNifEnv *env, const xt_storage_origin *origin, const size_t *entries, size_t count,
                                  const xt_object_style *style, ERL_NIF_TERM *out, xt_error *error);
 

@@ -161,10 +161,13 @@ typedef struct {
   size_t tensor_count, tensor_next;
   bool ordered;
   ERL_NIF_TERM set; /* a MapSet of one element that serves as a template; 0 if there is none */
+  xt_arena arena;   /* of the arrays below */
   frame *frames;
   size_t depth, depth_room;
   ERL_NIF_TERM *terms;
   size_t count, room;
+  ERL_NIF_TERM *keys; /* and values of a map */
+  size_t keys_room;
   ERL_NIF_TERM *shared; /* the term of each shared node, 0 if not made yet; NULL to make a term for each occurrence */
 } builder;
 
@@ -179,7 +182,7 @@ static void remember(builder *b, const xt_node *node, ERL_NIF_TERM term) {
 }
 
 static bool push_term(builder *b, ERL_NIF_TERM term) {
-  if (!xt_array_reserve(&b->terms, &b->room, b->count + 1, sizeof term)) return false;
+  if (!xt_arena_reserve(&b->arena, &b->terms, &b->room, b->count + 1, sizeof term)) return false;
   b->terms[b->count++] = term;
   return true;
 }
@@ -196,7 +199,9 @@ static bool push_node(builder *b, const xt_node *node) {
     remember(b, node, term);
     return push_term(b, term);
   }
-  if (!xt_array_reserve(&b->frames, &b->depth_room, b->depth + 1, sizeof *b->frames)) return false;
+  if (!xt_arena_reserve(&b->arena, &b->frames, &b->depth_room, b->depth + 1, sizeof *b->frames) ||
+      !xt_arena_reserve(&b->arena, &b->terms, &b->room, b->count + xt_child_count(node), sizeof term))
+    return false;
   b->frames[b->depth++] = (frame){node, 0, b->count};
   return true;
 }
@@ -205,15 +210,13 @@ static bool push_node(builder *b, const xt_node *node) {
 static bool make_map(builder *b, const ERL_NIF_TERM *items, size_t count, bool is_dict, ERL_NIF_TERM value,
                      ERL_NIF_TERM *out) {
   size_t pairs = is_dict ? count / 2 : count;
-  ERL_NIF_TERM *keys = enif_alloc((2 * pairs + 1) * sizeof *keys);
-  if (!keys) return false;
+  if (!xt_arena_reserve(&b->arena, &b->keys, &b->keys_room, 2 * pairs + 1, sizeof *b->keys)) return false;
+  ERL_NIF_TERM *keys = b->keys;
   for (size_t i = 0; i < pairs; i++) {
     keys[i] = items[is_dict ? 2 * i : i];
     keys[pairs + i] = is_dict ? items[2 * i + 1] : value;
   }
-  bool made = xt_make_map(b->env, keys, keys + pairs, pairs, out);
-  enif_free(keys);
-  return made;
+  return xt_make_map(b->env, keys, keys + pairs, pairs, out);
 }
 
 static ERL_NIF_TERM make_pairs(builder *b, const ERL_NIF_TERM *items, size_t count) {
@@ -292,8 +295,7 @@ static bool build(builder *b, const xt_node *root, ERL_NIF_TERM *out) {
                                              : finish_container(b);
   }
   if (ok) *out = b->terms[0];
-  free(b->frames);
-  free(b->terms);
+  xt_arena_free(&b->arena);
   return ok;
 }
 
@@ -319,11 +321,10 @@ xt_status xt_make_object(ErlNifEnv *env, const xt_checkpoint *c, const ERL_NIF_T
                .tensor_count = c->index.count,
                .ordered = style.ordered,
                .set = style.set};
-  size_t shared = c->index.shared + 1;
-  b.shared = enif_alloc(shared * sizeof *b.shared);
-  if (b.shared) memset(b.shared, 0, shared * sizeof *b.shared);
+  /* usually, a dict has all tensors: its items, and the keys and values of the map */
+  b.arena.expected = (c->index.shared + 4 * c->index.count) * sizeof *b.shared;
+  b.shared = xt_arena_alloc(&b.arena, c->index.shared + 1, sizeof *b.shared);
   bool built = b.shared && build(&b, c->root, out);
-  enif_free(b.shared);
   return built ? XT_STATUS_ok : xt_error_set(error, XT_STATUS_no_memory, "out of memory while building the object");
 }
 

@@ -29,11 +29,11 @@
   X(source_reader_open, 2, XT_NORMAL)        \
   X(source_reader_fill, 2, XT_DIRTY_CPU)     \
   X(checkpoint_close, 1, XT_NORMAL)          \
-  X(checkpoint_keys, 1, XT_DIRTY_CPU)        \
-  X(checkpoint_entries, 2, XT_DIRTY_CPU)     \
-  X(checkpoint_metadata, 1, XT_DIRTY_CPU)    \
-  X(checkpoint_storages, 1, XT_DIRTY_CPU)    \
-  X(checkpoint_records, 1, XT_DIRTY_CPU)     \
+  X(checkpoint_keys, 1, XT_NORMAL)           \
+  X(checkpoint_entries, 2, XT_NORMAL)        \
+  X(checkpoint_metadata, 1, XT_NORMAL)       \
+  X(checkpoint_storages, 1, XT_NORMAL)       \
+  X(checkpoint_records, 1, XT_NORMAL)        \
   X(checkpoint_object, 3, XT_DIRTY_CPU)      \
   X(checkpoint_read_record, 5, XT_DIRTY_IO)  \
   X(source_reader_locate, 3, XT_NORMAL)      \
@@ -75,6 +75,8 @@
   X(memory_leases, 0, XT_DIRTY_CPU)         \
   X(checkpoint_match, 2, XT_DIRTY_CPU)      \
   X(checkpoint_tensor, 3, XT_NORMAL)        \
+  X(batch_load_run, 5, XT_DIRTY_IO)         \
+  X(batch_load_words, 1, XT_NORMAL)         \
   X(batch_load_begin, 4, XT_DIRTY_CPU)      \
   X(batch_load_step, 2, XT_DIRTY_IO)        \
   X(batch_load_fill, 2, XT_DIRTY_CPU)       \

@@ -102,6 +102,7 @@
   X(present)        \
   X(absent)         \
   X(down)           \
+  X(directory)      \
   X(__struct__)     \
   X(__exception__)
 

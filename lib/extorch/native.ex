@@ -293,7 +293,8 @@ defmodule ExTorch.Native do
   @type style :: {ordered :: boolean(), set :: MapSet.t()}
   @type range :: {offset :: non_neg_integer(), size :: pos_integer()}
 
-  nif checkpoint_open(path :: Path.t(), options :: checkpoint_options()) :: result(checkpoint())
+  nif checkpoint_open(path :: Path.t(), options :: checkpoint_options()) ::
+        result(checkpoint() | :directory)
 
   nif checkpoint_open_binary(binary :: binary(), options :: checkpoint_options()) ::
         result(checkpoint())
@@ -369,6 +370,16 @@ defmodule ExTorch.Native do
         verify :: boolean(),
         pieces :: [{non_neg_integer(), binary()}]
       ) :: result(ExTorch.Tensor.t() | binary())
+
+  nif batch_load_run(
+        checkpoint :: checkpoint(),
+        indices :: [non_neg_integer()] | :all,
+        verify :: boolean(),
+        sparing :: boolean(),
+        style :: style() | nil
+      ) :: result(term())
+
+  nif batch_load_words(checkpoint :: checkpoint()) :: result(non_neg_integer())
 
   nif batch_load_begin(
         checkpoint :: checkpoint(),

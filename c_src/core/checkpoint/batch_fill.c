@@ -10,9 +10,9 @@ enum {
   DATA_ALIGNMENT = 64      /* of data in zip files; bytes that are read from such an offset on can be used in place */
 };
 
-static xt_status read_from_memory(xt_batch_load *l, uint32_t storage, xt_error *error) {
-  l->done += l->reader.checkpoint->records[storage]->size;
-  return xt_batch_read_memory(l, &l->reader, storage, error);
+static xt_status read_next(xt_batch_load *l, xt_error *error) {
+  l->done += xt_batch_record(l, l->next)->size;
+  return xt_batch_read_memory(l, &l->reader, l->next, 1, error);
 }
 
 /* Returns the range of a record alone: its data, and the header before it if that has not been read. */
@@ -75,8 +75,7 @@ xt_status xt_batch_load_need(xt_batch_load *l, xt_need *need, xt_error *error) {
   for (; !l->region && l->next < l->count && status == XT_STATUS_ok; l->next++) {
     const xt_record *record = xt_batch_record(l, l->next);
     if (needs_bytes(record)) break;
-    status = record->header >= XT_INLINE ? read_from_memory(l, l->order[l->next], error)
-                                         : make_empty(l, l->order[l->next], error);
+    status = record->header >= XT_INLINE ? read_next(l, error) : make_empty(l, l->order[l->next], error);
   }
   l->failed = status != XT_STATUS_ok;
   *need = l->need = l->failed ? (xt_need){0, 0, NULL} : next_need(l);
@@ -156,8 +155,7 @@ static xt_status fill(xt_batch_load *l, const xt_region *bytes, xt_error *error)
   xt_status status = XT_STATUS_ok;
   if (l->region) return fill_piece(l, bytes, error);
   if (l->partial) return begin_pieces(l, bytes, error);
-  for (; l->next < l->need_next && status == XT_STATUS_ok; l->next++)
-    status = read_from_memory(l, l->order[l->next], error);
+  for (; l->next < l->need_next && status == XT_STATUS_ok; l->next++) status = read_next(l, error);
   return status;
 }
 

@@ -3,29 +3,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/sort.h"
 #include "core/checkpoint/batch_parts.h"
 #include "core/checkpoint/crc.h"
 #include "core/checkpoint/readers.h"
 #include "core/memory/memory.h"
 #include "core/os/cpu.h"
+#include "core/os/pages.h"
 
 enum {
   AHEAD = 64 << 20,        /* memory that is prefaulted before it is read into */
   MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
   MIN_CPUS = 2,            /* for the reader and the background thread */
-  MAX_GAP = 64             /* bytes between two records of a slab, such as the size of a storage in a legacy file */
+  PAGE = 4096,
+  MAX_VIEWS = 1024, /* regions that are freed together */
+  MAX_GAP = 64      /* bytes between two records of a slab, such as the size of a storage in a legacy file */
 };
 
 xt_record *xt_batch_record(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
 
-typedef struct {
-  uint64_t at;
-  uint32_t storage;
-} placement;
-
-static int compare_placements(const void *a, const void *b) {
-  const placement *x = a, *y = b;
-  return x->at < y->at ? -1 : x->at > y->at;
+/* Puts the storages into file order, which most files have them in. Returns false without memory. */
+static bool sort_by_place(xt_batch_load *l) {
+  bool in_order = true;
+  for (size_t i = 1; i < l->count && in_order; i++)
+    in_order = xt_batch_record(l, i - 1)->header <= xt_batch_record(l, i)->header;
+  if (in_order) return true;
+  xt_sort_item *items = xt_arena_alloc(&l->arena, 2 * l->count, sizeof *items);
+  if (!items) return false;
+  for (size_t i = 0; i < l->count; i++) items[i] = (xt_sort_item){xt_batch_record(l, i)->header, l->order[i]};
+  xt_sort_items(items, items + l->count, l->count);
+  for (size_t i = 0; i < l->count; i++) l->order[i] = (uint32_t)items[i].index;
+  return true;
 }
 
 xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, const bool *wanted, xt_error *error) {
@@ -34,29 +42,23 @@ xt_status xt_batch_load_begin(xt_batch_load *l, const xt_record_reader *reader, 
   memset(l, 0, sizeof *l);
   l->reader = *reader;
   l->storages = storages;
-  l->regions = calloc(storages + 1, sizeof *l->regions);
-  l->order = calloc(storages + 1, sizeof *l->order);
-  if (reader->verify) l->sums = calloc(storages + 1, sizeof *l->sums);
-  placement *placements = calloc(storages + 1, sizeof *placements);
-  if (!l->regions || !l->order || !placements || (reader->verify && !l->sums)) {
-    free(placements);
-    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading the checkpoint");
-  }
-  for (uint32_t i = 0; i < storages; i++)
+  l->arena.expected = storages * (sizeof *l->regions + sizeof *l->order + (reader->verify ? sizeof *l->sums : 0));
+  l->regions = xt_arena_alloc(&l->arena, storages + 1, sizeof *l->regions);
+  l->order = xt_arena_alloc(&l->arena, storages + 1, sizeof *l->order);
+  if (reader->verify) l->sums = xt_arena_alloc(&l->arena, storages + 1, sizeof *l->sums);
+  bool allocated = l->regions && l->order && (!reader->verify || l->sums);
+  for (uint32_t i = 0; allocated && i < storages; i++)
     if (wanted[i] && c->records[i]) {
-      placements[l->count++] = (placement){c->records[i]->header, i};
+      l->order[l->count++] = i;
       l->total += c->records[i]->size;
     }
-  qsort(placements, l->count, sizeof *placements, compare_placements);
-  for (size_t i = 0; i < l->count; i++) l->order[i] = placements[i].storage;
-  free(placements);
+  if (!allocated || !sort_by_place(l))
+    return xt_error_set(error, XT_STATUS_no_memory, "out of memory while loading the checkpoint");
   l->prefaults = !reader->memory && l->total >= MIN_PREFAULT && xt_cpu_count() >= MIN_CPUS;
   return XT_STATUS_ok;
 }
 
 /* ---- Finishing a storage ---- */
-
-static void drop_owner(xt_region *self) { xt_region_drop(self->owner); }
 
 /* Whether the tensors of the storage can use it at this address. */
 static bool is_aligned(const xt_batch_load *l, uint32_t storage, const uint8_t *data) {
@@ -79,14 +81,16 @@ static xt_status verify(const xt_record_reader *r, const xt_record *record, cons
 
 /* ---- Slabs ---- */
 
+/* The regions of the storages are in the same memory, which is one huge page if the slab is full. */
 size_t xt_batch_slab_length(const xt_batch_load *l, size_t first) {
+  enum { ROOM = XT_BATCH_SLAB - PAGE };
   size_t n = 0;
   uint64_t start = xt_batch_record(l, first)->header;
   for (size_t i = first; i < l->count; i++, n++) {
     xt_record *record = xt_batch_record(l, i);
     uint64_t before = n ? xt_batch_record(l, i - 1)->end : start, gap = record->header < XT_INLINE ? MAX_GAP : 0;
     if (record->method != XT_RECORD_STORED || record->end - start > XT_BATCH_SLAB || record->header < before ||
-        record->header - before > gap)
+        record->header - before > gap || (n && record->end - start + (n + 1) * sizeof(xt_region) > ROOM))
       break;
   }
   return n;
@@ -182,6 +186,14 @@ static xt_status add_sum(xt_batch_load *l, const xt_read_job *job, uint32_t crc,
   return xt_record_verify(record, atomic_load(&sum->crc), error);
 }
 
+/* The end of a large storage that does not fill a huge page has small ones. */
+static void populate_end(uint8_t *to, size_t size) {
+  enum { HUGE_PAGE = 2 << 20, MIN_SIZE = 64 << 10 };
+  size_t rest = (uintptr_t)(to + size) % HUGE_PAGE;
+  if (rest > size) rest = size;
+  if (rest >= MIN_SIZE) xt_pages_populate(to + size - rest, rest);
+}
+
 /* Reads a piece of a large storage. It has whole elements. */
 static xt_status read_piece(xt_batch_load *l, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
   uint32_t storage = l->order[job->item], crc = 0;
@@ -191,6 +203,7 @@ static xt_status read_piece(xt_batch_load *l, const xt_record_reader *r, const x
   uint64_t data;
   xt_status status = xt_record_reader_data_offset(r, record, &data, error);
   if (status != XT_STATUS_ok) return status;
+  if (job->at + job->size == record->size && !l->prefaults) populate_end(to, job->size);
   if (data >= XT_INLINE) status = xt_record_reader_fetch(r, data + job->at, to, job->size, error);
   else status = xt_readers_read(r, data + job->at, to, job->size, r->verify ? &crc : NULL, error);
   if (status == XT_STATUS_ok && r->verify && data < XT_INLINE) status = add_sum(l, job, crc, error);
@@ -208,7 +221,9 @@ static xt_status read_deflated(xt_batch_load *l, const xt_record_reader *r, uint
   return status == XT_STATUS_ok ? xt_batch_finish_storage(l, r, storage, region, error) : status;
 }
 
-xt_status xt_batch_read_memory(xt_batch_load *l, const xt_record_reader *reader, uint32_t storage, xt_error *error) {
+/* `views` has a part with this number for the storage, if its memory can be shared. */
+static xt_status read_memory(xt_batch_load *l, const xt_record_reader *reader, uint32_t storage, xt_region *views,
+                             size_t number, xt_error *error) {
   xt_record *record = reader->checkpoint->records[storage];
   xt_region *memory = reader->memory, *region;
   uint64_t data;
@@ -224,18 +239,34 @@ xt_status xt_batch_read_memory(xt_batch_load *l, const xt_record_reader *reader,
                    is_aligned(l, storage, memory->data + from);
   if (can_share) status = verify(reader, record, memory->data + from, error);
   if (status != XT_STATUS_ok) return status;
-  if (can_share) {
-    region = xt_region_foreign(memory->data + from, record->size, memory, drop_owner);
-    if (!region) return xt_region_refused(error);
-    xt_region_keep(memory);
-  } else {
-    status = xt_record_reader_whole(reader, record, &region, error);
-    if (status != XT_STATUS_ok) return status;
-  }
-  return xt_batch_finish_storage(l, reader, storage, region, error);
+  if (can_share) region = xt_region_part(views, number, memory->data + from, record->size);
+  else status = xt_record_reader_whole(reader, record, &region, error);
+  return status == XT_STATUS_ok ? xt_batch_finish_storage(l, reader, storage, region, error) : status;
+}
+
+xt_status xt_batch_read_memory(xt_batch_load *l, const xt_record_reader *reader, size_t first, size_t count,
+                               xt_error *error) {
+  /* without memory, the storages are inside a pickle, and are copied */
+  xt_region *views = reader->memory ? xt_region_new_views(reader->memory, count) : NULL;
+  if (reader->memory && !views) return xt_region_refused(error);
+  xt_status status = XT_STATUS_ok;
+  for (size_t i = 0; i < count && status == XT_STATUS_ok; i++)
+    status = read_memory(l, reader, l->order[first + i], views, i, error);
+  xt_region_drop(views);
+  return status;
 }
 
 /* ---- Steps ---- */
+
+/* Returns the number of storages of a file in memory, from `first` on, that are read together: several, if that is only
+ * a matter of making their regions. */
+static size_t count_in_memory(const xt_batch_load *l, size_t first) {
+  size_t n = 1;
+  uint64_t done = l->done + xt_batch_record(l, first)->size;
+  if (l->reader.verify || l->reader.copies) return 1;
+  for (; n < MAX_VIEWS && first + n < l->count && done < l->step_end; n++) done += xt_batch_record(l, first + n)->size;
+  return n;
+}
 
 /* A job is a piece of a large storage, or `count` storages from `item` on that are read together. */
 static bool take(void *context, const xt_record_reader *r, xt_read_job *job, xt_status *status, xt_error *error) {
@@ -243,7 +274,7 @@ static bool take(void *context, const xt_record_reader *r, xt_read_job *job, xt_
   if (l->done >= l->step_end || (!l->region && l->next == l->count)) return false;
   *job = (xt_read_job){.item = l->region ? l->next - 1 : l->next};
   if (!l->region) {
-    size_t slab = l->reader.memory ? 1 : xt_batch_slab_length(l, l->next);
+    size_t slab = l->reader.memory ? count_in_memory(l, l->next) : xt_batch_slab_length(l, l->next);
     bool is_large = !l->reader.memory && xt_batch_is_large(xt_batch_record(l, l->next));
     job->count = is_large ? 0 : slab ? slab : 1;
     l->next += is_large ? 1 : job->count;
@@ -263,7 +294,7 @@ static bool take(void *context, const xt_record_reader *r, xt_read_job *job, xt_
 static xt_status run(void *context, const xt_record_reader *r, const xt_read_job *job, xt_error *error) {
   xt_batch_load *l = context;
   const xt_record *record = xt_batch_record(l, job->item);
-  if (r->memory) return xt_batch_read_memory(l, r, l->order[job->item], error);
+  if (r->memory) return xt_batch_read_memory(l, r, job->item, job->count, error);
   if (!job->count) return read_piece(l, r, job, error);
   if (record->method != XT_RECORD_STORED) return read_deflated(l, r, l->order[job->item], error);
   return read_slab(l, r, job->item, job->count, error);
@@ -293,8 +324,6 @@ void xt_batch_load_free(xt_batch_load *l) {
     if (l->prefaults && l->regions[i]) xt_prefault_cancel(l->regions[i]);
     xt_region_drop(l->regions[i]);
   }
-  free(l->regions);
-  free(l->order);
-  free(l->sums);
+  xt_arena_free(&l->arena);
   memset(l, 0, sizeof *l);
 }

@@ -17,6 +17,7 @@ typedef struct {
 
 typedef struct {
   xt_record_reader reader;
+  xt_arena arena;       /* of the arrays below */
   unsigned readers;     /* threads that read; 0 before the first step */
   xt_region **regions;  /* one per storage, complete when the load is finished */
   size_t storages;      /* their number; the checkpoint may be freed before the load */

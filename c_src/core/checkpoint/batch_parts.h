@@ -19,8 +19,10 @@ bool xt_batch_is_large(const xt_record *record);
 /* Allocates the region of a large storage. */
 xt_status xt_batch_allocate(xt_batch_load *load, const xt_record_reader *reader, uint32_t storage, xt_error *error);
 
-/* Reads a storage of a file that is in memory. Shares that memory if its bytes can be used as they are. */
-xt_status xt_batch_read_memory(xt_batch_load *load, const xt_record_reader *reader, uint32_t storage, xt_error *error);
+/* Reads `count` storages of a file that is in memory, from the one with the index `first` into `order` on. Shares that
+ * memory if their bytes can be used as they are. */
+xt_status xt_batch_read_memory(xt_batch_load *load, const xt_record_reader *reader, size_t first, size_t count,
+                               xt_error *error);
 
 /* Takes over the region of a storage whose bytes are complete, and swaps them if they have another byte order. */
 xt_status xt_batch_finish_storage(xt_batch_load *load, const xt_record_reader *reader, uint32_t storage,

@@ -28,10 +28,12 @@ static uint64_t modified(const struct stat *status) {
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error) {
   struct stat status;
+  file->is_directory = false;
   file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not block */
   if (file->fd < 0) return failed(error, "opened", errno);
   if (fstat(file->fd, &status)) return failed(error, "inspected", errno);
-  if (S_ISDIR(status.st_mode)) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
+  file->is_directory = S_ISDIR(status.st_mode);
+  if (file->is_directory) return xt_error_set(error, XT_STATUS_io, "the path is a directory, expected a file");
   if (!S_ISREG(status.st_mode))
     return xt_error_set(error, XT_STATUS_io, "not a regular file; read it with ExTorch.Streaming");
   file->size = (uint64_t)status.st_size;

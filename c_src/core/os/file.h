@@ -12,6 +12,7 @@
 typedef struct {
   int fd;                  /* -1 if not open */
   uint64_t size, modified; /* when it was opened: bytes, and time of the last change */
+  bool is_directory;       /* why it could not be opened */
 } xt_file;
 
 xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);

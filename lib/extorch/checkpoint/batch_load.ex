@@ -1,16 +1,17 @@
 defmodule ExTorch.Checkpoint.BatchLoad do
   @moduledoc false
-  # Loads whole checkpoints. Each storage is read once. Native code reads in steps; progress is reported between them.
+  # Loads whole checkpoints. Each storage is read once. Files and binaries are read by one native call; by several if progress
+  # is reported, between these.
 
   alias ExTorch.Checkpoint.{DeviceLoad, Entry, Handle, Options, SourceReader}
-  alias ExTorch.{Error, Memory, Native, Progress, Source, Tensor}
+  alias ExTorch.{Error, Heap, Memory, Native, Progress, Source, Tensor}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
-  # Bytes of a native call. At the end of each, readers wait for each other; only progress needs short ones.
-  @step_bytes 512 * 1024 * 1024
+  # Bytes between two reports of progress.
   @progress_bytes 64 * 1024 * 1024
   @collect_bytes 1024 * 1024
+  @tensor_words 18
 
   @type result(value) :: Handle.result(value)
 
@@ -97,6 +98,18 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     Error.put_path(result, ckpt.source)
   end
 
+  defp read_all(%{source: source, options: %{on_progress: nil} = options} = ckpt, indices, opts)
+       when not is_struct(source) do
+    sparing = Keyword.get(opts, :sparing, false)
+
+    with {:ok, words} <- words(ckpt.resource, indices) do
+      Heap.with_room(words, fn ->
+        run(ckpt.resource, indices, options.verify, sparing, opts[:style])
+      end)
+    end
+    |> Error.put_path(source)
+  end
+
   defp read_all(ckpt, indices, opts), do: read_all(ckpt, indices, opts, 1)
 
   # A batch load that fails cannot continue. If it exceeds the budget, it is started again, once, after a collection.
@@ -130,10 +143,17 @@ defmodule ExTorch.Checkpoint.BatchLoad do
     end
   end
 
+  # Returns about how much heap the tensors take, with the containers that they are in.
+  defp words(resource, :all), do: Call.batch_load_words(resource)
+  defp words(_resource, indices), do: {:ok, @tensor_words * length(indices)}
+
+  # Returns the object if there is a style, otherwise the list of tensors.
+  defp run(resource, indices, verify, sparing, style),
+    do: Call.batch_load_run(resource, indices, verify, sparing, style)
+
   defp begin(resource, indices, verify, sparing),
     do: Call.batch_load_begin(resource, indices, verify, sparing)
 
-  # Returns the object if there is a style, otherwise the list of tensors.
   defp finish(batch, style), do: Call.batch_load_finish(batch, style)
   defp close(batch), do: Native.batch_load_close(batch)
 
@@ -166,7 +186,6 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp collect_piece(_bytes), do: true
 
   defp read_more(%{source: %_{}}, batch, bytes), do: fill(batch, bytes)
-  defp read_more(%{options: %{on_progress: nil}}, batch, nil), do: step(batch, @step_bytes)
   defp read_more(_ckpt, batch, nil), do: step(batch, @progress_bytes)
 
   defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)

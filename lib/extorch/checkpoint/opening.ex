@@ -8,6 +8,7 @@ defmodule ExTorch.Checkpoint.Opening do
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
   alias ExTorch.Native.Stub
+  alias ExTorch.Store.Sharded
 
   @spec open(Checkpoint.source(), Options.t()) :: Handle.result(Handle.t())
   def open(source, options) do
@@ -47,28 +48,45 @@ defmodule ExTorch.Checkpoint.Opening do
   defp opened(source, options) do
     case open_or_folder(source, options) do
       {:folder, folder} -> {:ok, folder}
-      {:ok, source} -> open_source(source, options)
+      {:ok, source} -> open_file(source, options)
       {:stream, stream} -> open_stream(stream, options)
       {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
     end
   end
 
-  # Opens a source, or a folder of torch.distributed.checkpoint as a checkpoint.
+  # Opens a source, or a folder of torch.distributed.checkpoint that is not on this machine as a checkpoint. Whether a path is
+  # a directory turns out when it is opened.
   defp open_or_folder(source, options) do
     with {:ok, source} <- Source.resolve(source) do
-      if Folder.folder?(source) do
-        with {:ok, folder} <- Folder.open(source, options) do
-          label = Source.label(source)
-          {:folder, %Checkpoint{resource: folder, source: label, options: options}}
-        end
+      if is_struct(source) and Folder.folder?(source) do
+        with {:ok, folder} <- open_folder(source, options), do: {:folder, folder}
       else
         Source.open(source)
       end
     end
   end
 
+  defp open_folder(source, options) do
+    with {:ok, folder} <- Folder.open(source, options) do
+      {:ok, %Checkpoint{resource: folder, source: Source.label(source), options: options}}
+    end
+  end
+
+  defp open_directory(path, options) do
+    if Folder.folder?(path),
+      do: open_folder(path, options),
+      else: {:error, Error.new(:io, "the path is a directory, expected a file", path)}
+  end
+
+  defp open_file(source, options) do
+    with :directory <- open_source(source, options), do: open_directory(source, options)
+  end
+
   defp open_source(source, options) do
     case open_or_close(source, Options.native(options)) do
+      {:ok, :directory} ->
+        :directory
+
       {:ok, resource} ->
         ckpt = %Checkpoint{resource: resource, source: source, options: options}
         {:ok, if(is_struct(source), do: drop_source(ckpt), else: ckpt)}
@@ -159,20 +177,32 @@ defmodule ExTorch.Checkpoint.Opening do
 
     case open_or_folder(source, options) do
       {:folder, folder} -> {:ok, folder} |> noted() |> elem(1) |> BatchLoad.load()
-      {:ok, source} -> load_source(source, options)
+      {:ok, source} -> load_source(source, options, opts)
       {:stream, stream} -> load_stream(stream, opts)
       {:error, error} -> {:error, SourceReader.source_error(source, :open, error)}
     end
   end
 
-  defp load_source(source, options) do
-    with {:ok, ckpt} <- noted(open_source(source, options)) do
-      try do
-        BatchLoad.load(ckpt)
-      after
-        close(ckpt)
-      end
+  defp load_source(source, options, opts) do
+    case open_source(source, options) do
+      {:ok, ckpt} -> load_and_close(ckpt)
+      :directory -> load_directory(source, options, opts)
+      error -> error
     end
+  end
+
+  defp load_and_close(ckpt) do
+    noted({:ok, ckpt})
+    BatchLoad.load(ckpt)
+  after
+    close(ckpt)
+  end
+
+  # The shards of an index, or a folder of torch.distributed.checkpoint.
+  defp load_directory(path, options, opts) do
+    if index = Sharded.index_in(path),
+      do: Sharded.load(index, opts),
+      else: with({:ok, ckpt} <- open_directory(path, options), do: load_and_close(ckpt))
   end
 
   defp load_stream(stream, opts) do

@@ -42,7 +42,7 @@ defmodule ExTorch.Store.Sharded do
   use ExTorch.Store
 
   alias ExTorch.Checkpoint.BatchLoad
-  alias ExTorch.{Checkpoint, Error, Filter, Source}
+  alias ExTorch.{Checkpoint, Error, Filter, Source, Telemetry}
   alias ExTorch.Python.Dict
   alias ExTorch.Store.{Collect, File, Options, ShardIndex, ShardWriter}
 
@@ -103,20 +103,26 @@ defmodule ExTorch.Store.Sharded do
     end)
   end
 
-  # Returns the index that ExTorch.load/2 should load: the source, or the one in this directory. Otherwise nil.
+  # Returns the index to load: the source, or the one in this directory. Otherwise nil.
   @doc false
   def index(source) do
-    path = with {:ok, source} <- Source.resolve(source), do: Source.path(source), else: (_ -> nil)
-
     cond do
-      path == nil -> nil
-      String.ends_with?(path, ".index.json") -> source
+      index?(source) -> source
       is_binary(source) and ShardIndex.directory?(source) -> index_in(source)
       true -> nil
     end
   end
 
-  defp index_in(directory) do
+  # Returns whether the name of the source is that of an index.
+  @doc false
+  def index?(source) do
+    path = with {:ok, source} <- Source.resolve(source), do: Source.path(source), else: (_ -> nil)
+    path != nil and String.ends_with?(path, ShardIndex.suffix())
+  end
+
+  # Returns the index in a directory, or nil.
+  @doc false
+  def index_in(directory) do
     case ShardIndex.find(directory) do
       {:ok, index} -> index
       {:error, _} -> nil
@@ -127,6 +133,7 @@ defmodule ExTorch.Store.Sharded do
   @doc false
   def load(path, opts) do
     Checkpoint.Options.check!(opts)
+    Telemetry.note(fn -> {%{}, %{format: :sharded}} end)
 
     with_shards(path, opts, fn keys, _weight_map, shards ->
       with {:ok, shards} <- select(Enum.sort(shards), opts[:only], keys, path),

@@ -66,7 +66,7 @@ defmodule ExTorch.Native.CallTest do
     {path, _} = save(dir, 100)
 
     assert native_calls(fn -> ExTorch.load!(path) end) |> without_memory() ==
-             ~w(checkpoint_open batch_load_begin batch_load_step batch_load_finish batch_load_close checkpoint_close)a
+             ~w(checkpoint_open batch_load_words batch_load_run checkpoint_close)a
   end
 
   test "apply_to makes the same number of calls for any number of tensors", %{tmp_dir: dir} do
