@@ -26,9 +26,9 @@ static void free_job(xt_reapable *self) {
   free(job);
 }
 
-static void keep_job(void *owner) { atomic_fetch_add(&((xt_save_job *)owner)->references, 1); }
+void xt_save_job_keep(void *owner) { atomic_fetch_add(&((xt_save_job *)owner)->references, 1); }
 
-static void drop_job(void *owner) {
+void xt_save_job_drop(void *owner) {
   xt_save_job *job = owner;
   if (atomic_fetch_sub(&job->references, 1) == 1) xt_reaper_push(&job->reapable);
 }
@@ -38,13 +38,13 @@ static void destroy_saver(ErlNifEnv *env, void *object) {
   (void)env;
   if (!resource->job) return;
   xt_saver_stop(&resource->job->saver);
-  drop_job(resource->job);
+  xt_save_job_drop(resource->job);
 }
 
 const ErlNifResourceTypeInit xt_saver_callbacks = {.dtor = destroy_saver};
 
 bool xt_get_saver(ErlNifEnv *env, ERL_NIF_TERM term, xt_saver_resource **out) {
-  return enif_get_resource(env, term, xt_saver_type, (void **)out) && (*out)->job;
+  return enif_get_resource(env, term, xt_saver_type, (void **)out);
 }
 
 xt_status xt_save_job_no_memory(xt_error *error) {
@@ -86,7 +86,7 @@ static xt_save_job *new_job(const xt_format_writer *format, const ErlNifBinary *
   job->saver.fetch = fetch;
   job->saver.done = drop_fetched;
   job->saver.context = job;
-  job->saver.keeper = (xt_owner){keep_job, drop_job, job};
+  job->saver.keeper = (xt_owner){xt_save_job_keep, xt_save_job_drop, job};
   return job;
 }
 
@@ -131,55 +131,112 @@ static xt_status plan_object(ErlNifEnv *env, ERL_NIF_TERM term, xt_save_plan *pl
   return status;
 }
 
-/* Other structs have a tensor in them, too: a storage, or an instance of a subclass, is more than its tensor. */
-static bool is_tensor(ErlNifEnv *env, ERL_NIF_TERM value) {
-  ERL_NIF_TERM module;
-  return enif_get_map_value(env, value, xt_am___struct__, &module) &&
-         (module == xt_am_module_tensor || module == xt_am_module_blob_view || module == xt_am_module_cast);
-}
+/* Tensors are scattered in memory, so they are added in batches, of which each short loop follows one reference: the
+ * CPU then waits for the memory of several of them at once. */
+enum { BATCH = 64, LINE = 64 };
 
-/* Adds a tensor with its name. Sets *valid to false if one of the terms is something else. */
-static xt_status add_named(ErlNifEnv *env, ERL_NIF_TERM key, ERL_NIF_TERM value, xt_save_plan *plan, bool *valid,
-                           xt_error *error) {
+typedef struct {
+  ERL_NIF_TERM key, value, module, term; /* the pair; the module and the resource of the value */
   ErlNifBinary name;
   xt_tensor_resource *resource;
+} named_tensor;
+
+typedef struct {
+  ErlNifEnv *env;
+  xt_save_plan *plan;
+  named_tensor batch[BATCH];
+  size_t count;
+  bool valid; /* all terms so far are names and tensors */
+} naming;
+
+static void prefetch(const void *data, size_t size) {
+  for (size_t at = 0; at < size; at += LINE) __builtin_prefetch((const char *)data + at);
+}
+
+/* Terms that are not values are addresses with a tag in the low bits. It does no harm to prefetch a value. */
+static void prefetch_term(ERL_NIF_TERM term, size_t size) {
+  enum { TAG = 7 };
+  prefetch((const void *)(uintptr_t)(term & ~(ERL_NIF_TERM)TAG), size);
+}
+
+/* Other structs have a tensor in them, too: a storage, or an instance of a subclass, is more than its tensor. */
+static bool is_tensor(ErlNifEnv *env, ERL_NIF_TERM value, ERL_NIF_TERM *module) {
+  return enif_get_map_value(env, value, xt_am___struct__, module) &&
+         (*module == xt_am_module_tensor || *module == xt_am_module_blob_view || *module == xt_am_module_cast);
+}
+
+static bool find_tensor(ErlNifEnv *env, named_tensor *named) {
+  if (!enif_inspect_binary(env, named->key, &named->name) || !is_tensor(env, named->value, &named->module))
+    return false;
+  named->term = xt_tensor_term(env, named->value);
+  prefetch_term(named->term, LINE);
+  return true;
+}
+
+static bool find_resource(ErlNifEnv *env, named_tensor *named) {
+  if (!enif_get_resource(env, named->term, xt_tensor_type, (void **)&named->resource)) return false;
+  prefetch(named->resource->handle, sizeof(xt_tensor)); /* it may be released: then it is not read */
+  return true;
+}
+
+static xt_status add_named(const naming *n, const named_tensor *named, xt_error *error) {
   xt_tensor *handle;
   xt_save_tensor tensor;
   xt_dtype dtype;
-  *valid = enif_inspect_binary(env, key, &name) && is_tensor(env, value) && xt_get_tensor(env, value, &resource);
-  if (!*valid) return XT_STATUS_ok;
-  xt_status status = xt_tensor_take(resource, &handle, error);
+  xt_status status = xt_tensor_take(named->resource, &handle, error);
   if (status != XT_STATUS_ok) return status;
   status = xt_save_tensor_describe(handle, &tensor, error);
-  if (status == XT_STATUS_ok && xt_get_cast(env, value, &dtype)) xt_save_tensor_cast(&tensor, dtype);
-  if (status == XT_STATUS_ok) status = xt_save_plan_add_named(plan, (const char *)name.data, name.size, &tensor, error);
+  bool is_cast = named->module == xt_am_module_cast && xt_get_cast(n->env, named->value, &dtype);
+  if (status == XT_STATUS_ok && is_cast) xt_save_tensor_cast(&tensor, dtype);
+  if (status == XT_STATUS_ok)
+    status = xt_save_plan_add_named(n->plan, (const char *)named->name.data, named->name.size, &tensor, error);
   xt_tensor_drop(handle);
   return status;
 }
 
-static xt_status add_map(ErlNifEnv *env, ERL_NIF_TERM map, xt_save_plan *plan, bool *valid, xt_error *error) {
-  ErlNifMapIterator at;
-  ERL_NIF_TERM key, value;
+static xt_status add_batch(naming *n, xt_error *error) {
+  named_tensor *batch = n->batch;
+  size_t count = n->count;
   xt_status status = XT_STATUS_ok;
-  if (!enif_map_iterator_create(env, map, &at, ERL_NIF_MAP_ITERATOR_FIRST)) return xt_save_job_no_memory(error);
-  while (status == XT_STATUS_ok && *valid && enif_map_iterator_get_pair(env, &at, &key, &value)) {
-    status = add_named(env, key, value, plan, valid, error);
-    enif_map_iterator_next(env, &at);
-  }
-  enif_map_iterator_destroy(env, &at);
+  n->count = 0;
+  for (size_t i = 0; i < count && n->valid; i++) n->valid = find_tensor(n->env, &batch[i]);
+  for (size_t i = 0; i < count && n->valid; i++) n->valid = find_resource(n->env, &batch[i]);
+  for (size_t i = 0; i < count && n->valid && status == XT_STATUS_ok; i++) status = add_named(n, &batch[i], error);
   return status;
 }
 
-static xt_status add_list(ErlNifEnv *env, ERL_NIF_TERM list, xt_save_plan *plan, bool *valid, xt_error *error) {
+static xt_status add_pair(naming *n, ERL_NIF_TERM key, ERL_NIF_TERM value, xt_error *error) {
+  named_tensor *named = &n->batch[n->count++];
+  named->key = key;
+  named->value = value;
+  prefetch_term(key, LINE);
+  prefetch_term(value, 2 * LINE);
+  return n->count == BATCH ? add_batch(n, error) : XT_STATUS_ok;
+}
+
+static xt_status add_map(naming *n, ERL_NIF_TERM map, xt_error *error) {
+  ErlNifMapIterator at;
+  ERL_NIF_TERM key, value;
+  xt_status status = XT_STATUS_ok;
+  if (!enif_map_iterator_create(n->env, map, &at, ERL_NIF_MAP_ITERATOR_FIRST)) return xt_save_job_no_memory(error);
+  while (status == XT_STATUS_ok && n->valid && enif_map_iterator_get_pair(n->env, &at, &key, &value)) {
+    status = add_pair(n, key, value, error);
+    enif_map_iterator_next(n->env, &at);
+  }
+  enif_map_iterator_destroy(n->env, &at);
+  return status;
+}
+
+static xt_status add_list(naming *n, ERL_NIF_TERM list, xt_error *error) {
   ERL_NIF_TERM head;
   const ERL_NIF_TERM *pair;
   int arity;
   xt_status status = XT_STATUS_ok;
-  while (status == XT_STATUS_ok && *valid && enif_get_list_cell(env, list, &head, &list)) {
-    *valid = enif_get_tuple(env, head, &arity, &pair) && arity == 2;
-    if (*valid) status = add_named(env, pair[0], pair[1], plan, valid, error);
+  while (status == XT_STATUS_ok && n->valid && enif_get_list_cell(n->env, list, &head, &list)) {
+    n->valid = enif_get_tuple(n->env, head, &arity, &pair) && arity == 2;
+    if (n->valid) status = add_pair(n, pair[0], pair[1], error);
   }
-  *valid = *valid && (status != XT_STATUS_ok || enif_is_empty_list(env, list));
+  n->valid = n->valid && (status != XT_STATUS_ok || enif_is_empty_list(n->env, list));
   return status;
 }
 
@@ -192,8 +249,11 @@ static xt_status plan_named(ErlNifEnv *env, ERL_NIF_TERM term, bool duplicate, x
   *valid = is_map || enif_get_list_length(env, term, &length);
   if (!*valid) return XT_STATUS_ok;
   if (!xt_save_plan_reserve(plan, is_map ? size : length)) return xt_save_job_no_memory(error);
-  xt_status status = (is_map ? add_map : add_list)(env, term, plan, valid, error);
-  return status == XT_STATUS_ok && *valid ? xt_save_plan_finish_named(plan, duplicate, error) : status;
+  naming n = {.env = env, .plan = plan, .valid = true};
+  xt_status status = (is_map ? add_map : add_list)(&n, term, error);
+  if (status == XT_STATUS_ok && n.valid) status = add_batch(&n, error);
+  *valid = n.valid;
+  return status == XT_STATUS_ok && n.valid ? xt_save_plan_finish_named(plan, duplicate, error) : status;
 }
 
 /* saver_begin(term, format, root directory, {compact?, duplicate?}, [{metadata's key, value}])
@@ -273,6 +333,12 @@ static xt_status step(ErlNifEnv *env, xt_save_job *job, uint64_t budget, bool *f
   return status;
 }
 
+/* Frees the job before the caller's garbage collection frees the saver: the next save uses its memory. */
+static void end_job(xt_saver_resource *resource) {
+  xt_save_job_drop(resource->job);
+  resource->job = NULL;
+}
+
 /* saver_step(saver, bytes) :: {:ok, {:more, bytes done} | :done, 0} | {:error, e} */
 ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   xt_saver_resource *resource;
@@ -286,6 +352,7 @@ ERL_NIF_TERM xt_nif_saver_step(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   bool open = job->file_open;
   xt_status status = open ? step(env, job, budget, &finished, &error) : XT_STATUS_ok;
   uint64_t done = job->saver.written;
+  if (open && !job->file_open) end_job(resource);
   xt_busy_leave(&resource->busy);
   if (!open) return enif_make_badarg(env);
   ERL_NIF_TERM more = enif_make_tuple2(env, xt_am_more, enif_make_uint64(env, done));

@@ -30,16 +30,24 @@ typedef struct {
 } xt_save_job;
 
 typedef struct {
-  xt_busy busy; /* entered by every call */
-  xt_save_job *job;
+  xt_busy busy;     /* entered by every call */
+  xt_save_job *job; /* NULL after the end of a save to a file */
 } xt_saver_resource;
 
 bool xt_get_saver(ErlNifEnv *env, ERL_NIF_TERM term, xt_saver_resource **out);
 
-/* Marks the saver as busy until xt_busy_leave. Fails with `:busy` if another process uses it. */
+/* Marks the saver as busy until xt_busy_leave. Fails with `:busy` if another process uses it, and with `:released` if
+ * the save has ended. */
 static inline xt_status xt_saver_enter(xt_saver_resource *resource, xt_error *error) {
-  return xt_busy_enter(&resource->busy, "using this saver", error);
+  xt_status status = xt_busy_enter(&resource->busy, "using this saver", error);
+  if (status != XT_STATUS_ok || resource->job) return status;
+  xt_busy_leave(&resource->busy);
+  return xt_error_set(error, XT_STATUS_released, "this save has ended; start a new one");
 }
+
+/* The binaries of a stream, and checksums in the background, keep the job and so its tensors. */
+void xt_save_job_keep(void *job);
+void xt_save_job_drop(void *job);
 
 xt_status xt_save_job_no_memory(xt_error *error);
 

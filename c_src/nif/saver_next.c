@@ -12,7 +12,7 @@ typedef struct {
   ERL_NIF_TERM list; /* last one first */
 } iodata_sink;
 
-static void release_resource(xt_region *self) { enif_release_resource(self->owner); }
+static void release_job(xt_region *self) { xt_save_job_drop(self->owner); }
 static void release_fetched(xt_region *self) { xt_tensor_drop(self->owner); }
 
 static xt_status add_binary(iodata_sink *sink, ERL_NIF_TERM binary, xt_error *error) {
@@ -26,10 +26,9 @@ static xt_status put_copy(void *context, const void *data, size_t size, xt_error
   return add_binary(sink, xt_make_text(sink->env, data, size), error);
 }
 
-/* Returns a region over bytes of a payload. It keeps the saver, and so its tensors; for a payload that was fetched it
+/* Returns a region over bytes of a payload. It keeps the job, and so its tensors; for a payload that was fetched it
  * keeps only the fetched tensor, which moves into a region that all binaries of the payload share. */
-static xt_region *new_region(xt_saver_resource *resource, size_t payload, const uint8_t *data, size_t size) {
-  xt_save_job *job = resource->job;
+static xt_region *new_region(xt_save_job *job, size_t payload, const uint8_t *data, size_t size) {
   const xt_payload *whole = &job->plan.payloads[payload];
   if (!whole->data) {
     if (!job->fetched) return xt_region_keep(job->fetched_region);
@@ -39,14 +38,14 @@ static xt_region *new_region(xt_saver_resource *resource, size_t payload, const 
     job->fetched = NULL;
     return xt_region_keep(job->fetched_region);
   }
-  xt_region *region = xt_region_foreign((void *)data, size, resource, release_resource);
-  if (region) enif_keep_resource(resource);
+  xt_region *region = xt_region_foreign((void *)data, size, job, release_job);
+  if (region) xt_save_job_keep(job);
   return region;
 }
 
 static xt_status put_shared(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error) {
   iodata_sink *sink = context;
-  xt_region *region = new_region(sink->resource, payload, data, size);
+  xt_region *region = new_region(sink->resource->job, payload, data, size);
   if (!region) return xt_save_job_no_memory(error);
   return add_binary(sink, xt_make_region_binary(sink->env, region, data, size), error);
 }
@@ -69,9 +68,12 @@ ERL_NIF_TERM xt_nif_saver_next(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv
   ErlNifUInt64 budget;
   xt_error error;
   bool finished = false;
-  if (!xt_get_saver(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget) || resource->job->file_open)
-    return enif_make_badarg(env);
+  if (!xt_get_saver(env, argv[0], &resource) || !enif_get_uint64(env, argv[1], &budget)) return enif_make_badarg(env);
   if (xt_saver_enter(resource, &error) != XT_STATUS_ok) return xt_make_error(env, &error);
+  if (resource->job->file_open) {
+    xt_busy_leave(&resource->busy);
+    return enif_make_badarg(env);
+  }
   if (enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER) {
     if (!xt_saver_is_brief(&resource->job->saver, budget)) {
       xt_busy_leave(&resource->busy);

@@ -44,13 +44,16 @@ static void destroy_tensor(ErlNifEnv *env, void *object) {
 
 const ErlNifResourceTypeInit xt_tensor_callbacks = {.dtor = destroy_tensor, .dyncall = xt_export_tensor};
 
-bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
+ERL_NIF_TERM xt_tensor_term(ErlNifEnv *env, ERL_NIF_TERM term) {
   ERL_NIF_TERM tensor, resource;
-  if (enif_get_map_value(env, term, xt_am_resource, &resource)) term = resource; /* %Tensor{} */
-  else if (enif_get_map_value(env, term, xt_am_tensor, &tensor) &&               /* %BlobView{} */
-           enif_get_map_value(env, tensor, xt_am_resource, &resource))
-    term = resource;
-  return enif_get_resource(env, term, xt_tensor_type, (void **)out);
+  if (enif_get_map_value(env, term, xt_am_resource, &resource)) return resource; /* %Tensor{} */
+  bool is_view = enif_get_map_value(env, term, xt_am_tensor, &tensor) &&         /* %BlobView{} */
+                 enif_get_map_value(env, tensor, xt_am_resource, &resource);
+  return is_view ? resource : term;
+}
+
+bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out) {
+  return enif_get_resource(env, xt_tensor_term(env, term), xt_tensor_type, (void **)out);
 }
 
 xt_status xt_tensor_enter(xt_tensor_resource *resource, xt_error *error) {

@@ -33,6 +33,9 @@ typedef struct {
   _Atomic(void *) blob_owner; /* the xt_tensor_resource that owns the blobs of this tensor; NULL until the first blob */
 } xt_tensor_resource;
 
+/* Returns the resource's term of a %Tensor{} or a %BlobView{}; other terms as they are. */
+ERL_NIF_TERM xt_tensor_term(ErlNifEnv *env, ERL_NIF_TERM term);
+
 /* Decodes a %Tensor{}, a %BlobView{} or the resource itself. */
 bool xt_get_tensor(ErlNifEnv *env, ERL_NIF_TERM term, xt_tensor_resource **out);
 

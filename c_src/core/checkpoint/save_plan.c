@@ -83,8 +83,14 @@ static void drop(const xt_save_view *view) {
   if (view->drop) view->drop(view->owner);
 }
 
+/* Makes room in an array of views or names: in the arena, if their number is known. */
+static bool reserve(xt_save_plan *p, void *array, size_t *room, size_t count, size_t size) {
+  return p->reserved ? xt_arena_reserve(&p->arena, array, room, count, size)
+                     : xt_array_reserve(array, room, count, size);
+}
+
 bool xt_save_plan_add(xt_save_plan *p, const xt_save_view *view) {
-  if (!xt_array_reserve(&p->views, &p->view_room, p->view_count + 1, sizeof *p->views)) {
+  if (!reserve(p, &p->views, &p->view_room, p->view_count + 1, sizeof *p->views)) {
     drop(view);
     return false;
   }
@@ -192,7 +198,7 @@ static void init_payload(xt_payload *payload, size_t number, const xt_save_plan 
 
 /* Creates one payload for each group, in the order in which the first view of the group was added. */
 static bool make_payloads(xt_save_plan *p, sort_key *sorted, group *groups, size_t *group_of) {
-  p->payloads = calloc(group_views(p, sorted, groups, group_of) + 1, sizeof *p->payloads);
+  p->payloads = xt_arena_alloc(&p->arena, group_views(p, sorted, groups, group_of) + 1, sizeof *p->payloads);
   if (!p->payloads) return false;
   for (size_t i = 0; i < p->view_count; i++) {
     xt_save_view *view = &p->views[i];
@@ -208,13 +214,13 @@ static bool make_payloads(xt_save_plan *p, sort_key *sorted, group *groups, size
 }
 
 xt_status xt_save_plan_share(xt_save_plan *p, xt_error *error) {
-  sort_key *sorted = calloc(p->view_count + 1, sizeof *sorted);
-  group *groups = calloc(p->view_count + 1, sizeof *groups);
-  size_t *group_of = calloc(p->view_count + 1, sizeof *group_of);
+  size_t count = p->view_count + 1;
+  xt_arena scratch = {.expected = count * (sizeof(sort_key) + sizeof(group) + sizeof(size_t))};
+  sort_key *sorted = xt_arena_alloc(&scratch, count, sizeof *sorted);
+  group *groups = xt_arena_alloc(&scratch, count, sizeof *groups);
+  size_t *group_of = xt_arena_alloc(&scratch, count, sizeof *group_of);
   bool made = sorted && groups && group_of && make_payloads(p, sorted, groups, group_of);
-  free(sorted);
-  free(groups);
-  free(group_of);
+  xt_arena_free(&scratch);
   return made ? XT_STATUS_ok : no_memory(error);
 }
 
@@ -238,8 +244,12 @@ static bool accepts_name(const xt_save_plan *p, const char *name, size_t size) {
 }
 
 bool xt_save_plan_reserve(xt_save_plan *p, size_t count) {
-  return xt_array_reserve(&p->views, &p->view_room, count, sizeof *p->views) &&
-         xt_array_reserve(&p->names, &p->name_room, count, sizeof *p->names);
+  enum { USUAL_NAME = 40 };
+  size_t each = sizeof *p->views + sizeof *p->names + sizeof *p->payloads + 2 * sizeof(xt_sort_item) + USUAL_NAME;
+  p->reserved = true;
+  p->arena.expected = count < SIZE_MAX / each ? count * each : 0;
+  return reserve(p, &p->views, &p->view_room, count, sizeof *p->views) &&
+         reserve(p, &p->names, &p->name_room, count, sizeof *p->names);
 }
 
 xt_status xt_save_plan_add_named(xt_save_plan *p, const char *name, size_t size, const xt_save_tensor *t,
@@ -254,7 +264,7 @@ xt_status xt_save_plan_add_named(xt_save_plan *p, const char *name, size_t size,
                         message_size(size), name, p->format->name, refused);
   char *text = xt_arena_text(&p->arena, name, size);
   if (!xt_save_plan_add(p, &t->views[0]) || !text ||
-      !xt_array_reserve(&p->names, &p->name_room, p->view_count, sizeof *p->names))
+      !reserve(p, &p->names, &p->name_room, p->view_count, sizeof *p->names))
     return no_memory(error);
   p->names[p->view_count - 1] = (xt_sort_name){text, size};
   return XT_STATUS_ok;
@@ -313,18 +323,13 @@ static void add_payloads(xt_save_plan *p, const xt_sort_item *items) {
 }
 
 xt_status xt_save_plan_finish_named(xt_save_plan *p, bool duplicate, xt_error *error) {
-  xt_sort_item *items = malloc(2 * (p->view_count + 1) * sizeof *items);
-  p->payloads = calloc(p->view_count + 1, sizeof *p->payloads);
-  if (!items || !p->payloads || p->metadata.failed) {
-    free(items);
-    return no_memory(error);
-  }
+  xt_sort_item *items = xt_arena_alloc_uncleared(&p->arena, 2 * (p->view_count + 1) * sizeof *items);
+  p->payloads = xt_arena_alloc(&p->arena, p->view_count + 1, sizeof *p->payloads);
+  if (!items || !p->payloads || p->metadata.failed) return no_memory(error);
   xt_sort_item *scratch = items + p->view_count + 1;
   xt_status status = order_tensors(p, items, scratch, error);
   if (status == XT_STATUS_ok) add_payloads(p, items);
-  if (status == XT_STATUS_ok && !duplicate) status = check_overlaps(p, items, scratch, error);
-  free(items);
-  return status;
+  return status == XT_STATUS_ok && !duplicate ? check_overlaps(p, items, scratch, error) : status;
 }
 
 void xt_save_plan_put_metadata(xt_save_plan *p, const void *text, size_t size) {
@@ -334,9 +339,8 @@ void xt_save_plan_put_metadata(xt_save_plan *p, const void *text, size_t size) {
 
 void xt_save_plan_free(xt_save_plan *p) {
   for (size_t i = 0; i < p->view_count; i++) drop(&p->views[i]);
-  free(p->views);
-  free(p->payloads);
-  free(p->names);
+  if (!p->reserved) free(p->views);
+  if (!p->reserved) free(p->names);
   xt_buffer_free(&p->pickle);
   xt_buffer_free(&p->metadata);
   xt_arena_free(&p->arena);

@@ -98,7 +98,8 @@ typedef struct {
   xt_sort_name *names; /* of the views, in formats of named tensors */
   size_t name_room;
   xt_buffer metadata; /* keys and values in turn, each as a size_t and the text */
-  xt_arena arena;     /* holds the names */
+  xt_arena arena;     /* holds the texts of names and the payloads */
+  bool reserved;      /* it also holds `views` and `names` */
 } xt_save_plan;
 
 /* Returns why the elements of a view are not all within its storage, or NULL. For views that come from users. */

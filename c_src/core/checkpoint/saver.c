@@ -9,6 +9,7 @@ enum {
   MAX_COPY = 64 << 10,      /* payloads up to this size are copied into the buffer */
   FLUSH_SIZE = 256 << 10,   /* the buffer is flushed from this size on */
   MIN_BACKGROUND = 1 << 20, /* minimum payload size for checksums by the background thread */
+  PIECE = 4 << 20,          /* of payloads without checksums */
   STOP_BYTES = 1 << 20,     /* the stop hook is asked after this many bytes */
   BRIEF_BYTES = 1 << 20     /* the largest brief step */
 };
@@ -59,7 +60,8 @@ static void prefetch_payload(const xt_saver *s) {
 /* Writes a piece of the current payload, or only computes its checksum if payloads are shared. */
 static xt_status write_piece(xt_saver *s, const xt_sink *sink, uint64_t limit, xt_error *error) {
   const xt_payload *payload = &s->plan->payloads[s->next];
-  size_t size = s->data_end - s->at < XT_CHECKSUM_PIECE ? (size_t)(s->data_end - s->at) : XT_CHECKSUM_PIECE;
+  size_t most = s->plan->format->crc ? XT_CHECKSUM_PIECE : PIECE;
+  size_t size = s->data_end - s->at < most ? (size_t)(s->data_end - s->at) : most;
   if (payload->bytes > MAX_COPY && size > limit && !s->sum) size = (size_t)limit;
   const uint8_t *data = s->data + (s->at - s->data_at);
   xt_status status = XT_STATUS_ok;
@@ -209,5 +211,6 @@ void xt_saver_free(xt_saver *s) {
   xt_saver_stop(s);
   if (s->data && s->next < s->plan->count && !s->plan->payloads[s->next].data) s->done(s->context, s->next);
   xt_buffer_free(&s->out);
+  xt_arena_free(&s->arena);
   xt_buffer_free(&s->central);
 }

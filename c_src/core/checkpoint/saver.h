@@ -45,6 +45,7 @@ typedef struct xt_saver {
   bool failed;
   uint64_t flushed;     /* bytes passed to the sink */
   xt_buffer out;        /* bytes to be flushed */
+  xt_arena arena;       /* may have the memory of `out` */
   const void *borrowed; /* bytes to be flushed that are not copied; they belong at position `borrowed_at` of `out` */
   size_t borrowed_size, borrowed_at;
 

@@ -2,6 +2,7 @@ defmodule ExTorch.SaveFileTest do
   # A save replaces the file completely or not at all.
   use ExTorch.Case
   alias ExTorch.Checkpoint
+  alias ExTorch.Native.Call
   alias ExTorch.Test.VM
 
   @moduletag :tmp_dir
@@ -202,6 +203,55 @@ defmodule ExTorch.SaveFileTest do
       assert {"saved" <> _, 0} = VM.run(@say, [path], through: wrap)
       assert %Tensor{shape: {2_000_000}} = ExTorch.load!(path, verify: true)
     end
+  end
+
+  test "a save that has ended holds nothing", %{path: path} do
+    {:ok, {saver, 4000}} =
+      Call.saver_begin(%{"a" => ExTorch.zeros({1000})}, :safetensors, "root", {false, false}, [])
+
+    {:ok, :ok} = Call.saver_open(saver, path, false)
+    before = Memory.live()
+    assert before.bytes >= 4000
+    {:ok, :done} = Call.saver_step(saver, 1_000_000)
+    assert wait_until(fn -> Memory.live().bytes <= before.bytes - 4000 end)
+    assert {:error, %Error{reason: :released, message: message}} = Call.saver_step(saver, 1)
+    assert message =~ "this save has ended"
+    assert {:error, %Error{reason: :released}} = Call.saver_open(saver, path, false)
+    assert {:error, %Error{reason: :released}} = Call.saver_next(saver, 1)
+    assert Tensor.to_list(ExTorch.load!(path)["a"]) == List.duplicate(0.0, 1000)
+  end
+
+  test "the binaries of a stream keep its tensors, even if the save ends in a file", %{path: path} do
+    tensor = ExTorch.full({1_000_000}, 1.5)
+
+    {:ok, {saver, _}} =
+      Call.saver_begin(%{"a" => tensor}, :safetensors, "root", {false, false}, [])
+
+    {:ok, {:more, _done, iodata}} = Call.saver_next(saver, 2_000_000)
+    sum = :erlang.crc32(iodata)
+    {:ok, :ok} = Call.saver_open(saver, path, false)
+    {:ok, :done} = Call.saver_step(saver, 10_000_000)
+    Tensor.release(tensor)
+    Memory.collect()
+    assert Memory.live().bytes >= 4_000_000
+    assert :erlang.crc32(iodata) == sum
+  end
+
+  test "a large file is replaced, and its bytes are freed", %{path: path} do
+    :ok = ExTorch.save(ExTorch.zeros({5_000_000}), path, fsync: false)
+    %{inode: inode} = File.stat!(path)
+    :ok = ExTorch.save(ExTorch.tensor([1, 2]), path, fsync: false)
+    assert Tensor.to_list(ExTorch.load!(path)) == [1, 2]
+    assert File.stat!(path).inode != inode
+
+    open = fn ->
+      for fd <- File.ls!("/proc/self/fd"),
+          {:ok, name} <- [File.read_link("/proc/self/fd/#{fd}")],
+          String.starts_with?(name, path),
+          do: name
+    end
+
+    assert wait_until(fn -> open.() == [] end)
   end
 
   @tag :no_asan
