@@ -20,6 +20,7 @@ for name, module in PACKAGES.items():
         pass
 
 state = {}  # what is saved
+close_later = []  # what a package does not free on its own
 
 
 def load(path, **options):
@@ -85,7 +86,9 @@ def fast_st_load(path):
     fast = sys.modules["fastsafetensors"]
     loader = fast.SafeTensorsFileLoader(fast.SingleGroup(), "cpu", nogds=True)
     loader.add_filenames({0: [path]})
-    return loader.copy_files_to_device()
+    buffers = loader.copy_files_to_device()
+    close_later.extend([buffers, loader])
+    return buffers
 
 
 def memory_kib(field):
@@ -119,3 +122,5 @@ for line in sys.stdin:
         ms = (time.perf_counter() - started) * 1000
         print(ms, max(memory_kib("VmHWM") - before, 0), flush=True)
         del result
+        while close_later:
+            close_later.pop(0).close()
