@@ -44,9 +44,11 @@ defmodule ExTorch.Checkpoint do
       megabytes and more, and end with the call. With `nil` there is one for each scheduler that is online, but at most
       8, and where there are more than two, one less, if the file is in the page cache; and 8 if it has to be read from
       the disk. Defaults to `nil`.
-    * `:drop_behind` - if `true`, what was read is dropped from the page cache of the system, for files that are read
-      once: with `false`, a large file may push everything else out of the cache. With `nil`, a load of more than half of
-      the memory (or of the budget, see `ExTorch.Config`) is dropped. Not for `mmap: true`. Defaults to `nil`.
+    * `:drop_behind` - if `true`, what is read does not stay in the page cache of the system, for files that are read
+      once: with `false`, a large file may push everything else out of the cache. A file that has to be read from the
+      disk is then read past the cache (`O_DIRECT`) where the system and the alignment of its tensors allow it, which is
+      also faster; otherwise the pages are dropped after they were read. `nil` is `true` for a load of more than half of
+      the memory (or of the budget, see `ExTorch.Config`), and otherwise `false`. Not for `mmap: true`. Defaults to `nil`.
     * `:verify` - if `true`, checks the CRC-32 of every record that is read, in formats that have one (zip, gzip).
       Defaults to `false`.
     * `:strict` - if `true`, returns a `:forbidden` error for everything that the `weights_only` of the newest torch

@@ -132,7 +132,7 @@ static void read_pieces(void *context, bool is_helper) {
   xt_read_job jobs[MAX_RUN];
   unsigned count;
   xt_error error;
-  reader.readers = 1;
+  reader.is_part = true;
   reader.stop = is_stopped;
   reader.context = &t;
   if (is_helper && reader.run > 1 && xt_file_reopen(reader.file, &own)) reader.file = &own;
@@ -145,11 +145,15 @@ static void read_pieces(void *context, bool is_helper) {
 }
 
 xt_status xt_readers_run(const xt_record_reader *reader, unsigned count, const xt_read_work *work, xt_error *error) {
-  readers all = {.reader = reader, .work = work, .status = XT_STATUS_ok, .error = error};
+  xt_record_reader planned = *reader;
+  xt_file uncached = {.fd = -1};
+  readers all = {.reader = &planned, .work = work, .status = XT_STATUS_ok, .error = error};
+  if (planned.cold && planned.drops && xt_file_reopen_uncached(planned.file, &uncached)) planned.uncached = &uncached;
   atomic_init(&all.failed, UINT64_MAX);
   xt_mutex_init(&all.lock);
   xt_parallel_run(count, read_pieces, &all);
   xt_mutex_destroy(&all.lock);
+  xt_file_close(&uncached);
   return all.status;
 }
 
@@ -160,18 +164,40 @@ size_t xt_readers_piece(const uint8_t *to, uint64_t left) {
   return left < size ? left : size;
 }
 
-/* Between two steps, others can have the CPU of a reader. A step ends where the reader asks whether to stop. */
-static size_t next_step(uint64_t at, uint64_t size) {
-  uint64_t left = size - at, until_stop = STOP_INTERVAL - at % STOP_INTERVAL;
-  return xt_yield(left < until_stop ? left : until_stop);
+static size_t until_stop(uint64_t at, uint64_t left) {
+  uint64_t size = STOP_INTERVAL - at % STOP_INTERVAL;
+  return left < size ? left : size;
 }
+
+/* Between two steps, others can have the CPU of a reader. A step ends where the reader asks whether to stop. */
+static size_t next_step(uint64_t at, uint64_t size) { return xt_yield(until_stop(at, size - at)); }
 
 static xt_status check_stop(const xt_record_reader *r, uint64_t at, xt_error *error) {
   return at % STOP_INTERVAL ? XT_STATUS_ok : xt_record_reader_check_stop(r, error);
 }
 
+/* Reads past the page cache, as far as that is possible, and sets *at to the number of bytes. It does not yield: while
+ * it waits for the disk, others have the CPU. */
+static xt_status read_uncached(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
+                               size_t *at, xt_error *error) {
+  xt_status status = XT_STATUS_ok;
+  for (size_t step; *at < size && status == XT_STATUS_ok; *at += step) {
+    step = until_stop(offset + *at, size - *at);
+    status = xt_record_reader_check_stop(r, error);
+    if (status != XT_STATUS_ok || !xt_file_read_uncached(r->uncached, offset + *at, to + *at, step)) break;
+    if (crc) *crc = libdeflate_crc32(*crc, to + *at, step);
+  }
+  return status;
+}
+
 xt_status xt_readers_read(const xt_record_reader *r, uint64_t offset, uint8_t *to, size_t size, uint32_t *crc,
                           xt_error *error) {
+  if (r->uncached) {
+    size_t done = 0;
+    xt_status status = read_uncached(r, offset, to, size, crc, &done, error);
+    if (status != XT_STATUS_ok || done == size) return status;
+    offset += done, to += done, size -= done;
+  }
   if (r->cold && r->run <= 1) xt_file_prefetch(r->file, offset, size); /* in long runs, the system reads ahead */
   for (size_t at = 0, chunk; at < size; at += chunk) {
     chunk = next_step(at, size);
@@ -228,8 +254,9 @@ xt_status xt_readers_fetch(const xt_record_reader *reader, uint64_t offset, uint
   xt_record_reader r = *reader;
   range all = {.offset = offset, .to = to, .size = size, .sums = crc != NULL};
   unsigned count;
-  xt_readers_plan(&r, offset, offset + size, size, &count);
   if (crc) *crc = 0;
+  if (reader->is_part) return xt_readers_read(reader, offset, to, size, crc, error);
+  xt_readers_plan(&r, offset, offset + size, size, &count);
   if (size >= SMALLEST && reader->readers != 1) read_ahead(reader, offset, size);
   if (size <= XT_READ_PIECE || count == 1) return xt_readers_read(&r, offset, to, size, crc, error);
   xt_status status = xt_readers_run(&r, count, &(xt_read_work){take_piece, read_piece, &all}, error);

@@ -20,7 +20,8 @@ typedef struct {
 enum { XT_MAX_RANGES = 8 };
 
 /* What a read leaves in the system's page cache: everything, nothing, or nothing if it is larger than half of the
- * memory, because it would push everything else out of the cache. */
+ * memory, because it would push everything else out of the cache. A read that leaves nothing is past the cache where
+ * the system can, otherwise it drops what it has read. */
 typedef enum { XT_DROP_NOTHING, XT_DROP_ALWAYS, XT_DROP_IF_LARGE } xt_drop;
 
 typedef struct {
@@ -34,13 +35,16 @@ typedef struct {
   bool verify;                 /* check the CRC of every record that is read */
   unsigned readers;            /* threads that read a file (readers.h); 0: as many as are useful */
   unsigned cpus;               /* that readers of a cached file may use */
-  bool cold;                   /* the bytes have to be read from the disk; set by readers.c */
-  unsigned run;                /* pieces that a reader takes at a time; set by readers.c */
   uint64_t files;              /* that are read together, such as shards; 0 is one */
-  xt_drop drop;                /* whether to drop what was read from the system's page cache */
-  bool drops;                  /* the same for this read; set by readers.c */
+  xt_drop drop;                /* whether what was read stays in the system's page cache */
   bool (*stop)(void *context); /* called for about every MiB of work; true stops with an error; may be NULL */
   void *context;
+  /* Set by readers.c: */
+  bool is_part;            /* this reader reads a part of what was planned */
+  bool cold;               /* the bytes have to be read from the disk */
+  bool drops;              /* they are not kept in the page cache */
+  unsigned run;            /* pieces that a reader takes at a time */
+  const xt_file *uncached; /* for xt_file_read_uncached, or NULL */
 } xt_record_reader;
 
 /* A tensor in memory: its region, the address of its first element and its strides. The caller drops the region. */

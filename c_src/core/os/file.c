@@ -41,16 +41,29 @@ xt_status xt_file_open(xt_file *file, const char *path, xt_error *error) {
   return XT_STATUS_ok;
 }
 
-bool xt_file_reopen(const xt_file *file, xt_file *again) {
+static bool reopen(const xt_file *file, int flags, xt_file *again) {
   *again = *file;
 #ifdef __linux__
   char path[32];
   snprintf(path, sizeof path, "/proc/self/fd/%d", file->fd);
-  again->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  again->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
 #else
+  (void)flags;
   again->fd = -1;
 #endif
   return again->fd >= 0;
+}
+
+bool xt_file_reopen(const xt_file *file, xt_file *again) { return reopen(file, 0, again); }
+
+bool xt_file_reopen_uncached(const xt_file *file, xt_file *again) {
+#ifdef O_DIRECT
+  return reopen(file, O_DIRECT, again);
+#else
+  again->fd = -1;
+  (void)file;
+  return false;
+#endif
 }
 
 xt_status xt_file_check(const xt_file *file, xt_error *error) {
@@ -78,6 +91,24 @@ xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t si
     at += got, size -= (size_t)got, offset += (uint64_t)got;
   }
   return XT_STATUS_ok;
+}
+
+/* Blocks that the range has only a part of are read into `block`. */
+bool xt_file_read_uncached(const xt_file *uncached, uint64_t offset, void *to, size_t size) {
+  _Alignas(XT_FILE_BLOCK) char block[XT_FILE_BLOCK];
+  for (char *at = to; size;) {
+    size_t skip = offset % XT_FILE_BLOCK, part = XT_FILE_BLOCK - skip < size ? XT_FILE_BLOCK - skip : size;
+    bool is_part = part < XT_FILE_BLOCK;
+    if (!is_part && (uintptr_t)at % XT_FILE_BLOCK) return false;
+    ssize_t got = is_part ? pread(uncached->fd, block, sizeof block, (off_t)(offset - skip))
+                          : pread(uncached->fd, at, size - size % XT_FILE_BLOCK, (off_t)offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 || (size_t)got < skip + part) return false;
+    if (is_part) memcpy(at, block + skip, part);
+    else part = (size_t)got - (size_t)got % XT_FILE_BLOCK;
+    at += part, size -= part, offset += part;
+  }
+  return true;
 }
 
 bool xt_file_read_cached(const xt_file *file, uint64_t offset, void *to, size_t size) {

@@ -21,7 +21,18 @@ xt_status xt_file_open(xt_file *file, const char *path, xt_error *error);
  * file itself can be used then. */
 bool xt_file_reopen(const xt_file *file, xt_file *again);
 
+/* Same, for xt_file_read_uncached. */
+bool xt_file_reopen_uncached(const xt_file *file, xt_file *again);
+
 xt_status xt_file_read(const xt_file *file, uint64_t offset, void *to, size_t size, xt_error *error);
+
+/* The unit in which bytes can be read past the page cache. */
+enum { XT_FILE_BLOCK = 4096 };
+
+/* Reads bytes from the disk into the memory itself, past the page cache. Returns false if the system cannot, or if
+ * there are not as many bytes: xt_file_read does it then, or finds the error. Whole blocks need an address that is
+ * congruent to the offset modulo XT_FILE_BLOCK. */
+bool xt_file_read_uncached(const xt_file *uncached, uint64_t offset, void *to, size_t size);
 
 /* Reads bytes that the page cache has. Returns false, without waiting, if it does not have all of them or the system
  * cannot tell. */

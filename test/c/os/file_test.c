@@ -93,7 +93,6 @@ static void notices_a_file_that_changes(void) {
   xt_file_close(&file);
 }
 
-/* Not every file system can tell what is cached. */
 /* A file that was opened again is the same one, also if its name is another's by now. */
 static void opens_a_file_again(void) {
   xt_file file, again;
@@ -109,6 +108,49 @@ static void opens_a_file_again(void) {
   }
   xt_file_close(&file);
   CHECK(!xt_file_reopen(&file, &again) && again.fd == -1);
+  write_file(SIZE);
+}
+
+/* Every range: at the ends of blocks, inside one, over several, up to the end of the file and past it. */
+static void reads_past_the_cache(void) {
+  static _Alignas(XT_FILE_BLOCK) uint8_t memory[SIZE + 2 * XT_FILE_BLOCK];
+  static const uint64_t places[] = {0, 1, 4095, 4096, 4097, 8191, 8192, 9000, SIZE - 1, SIZE};
+  enum { PLACES = sizeof places / sizeof *places };
+  xt_file file, uncached;
+  xt_error error;
+  write_file(SIZE);
+  CHECK(xt_file_open(&file, path, &error) == XT_STATUS_ok);
+  bool can = xt_file_reopen_uncached(&file, &uncached) && xt_file_read_uncached(&uncached, 0, memory, 1);
+  for (int i = 0; can && i < PLACES; i++)
+    for (int j = i; j < PLACES; j++) {
+      uint64_t offset = places[i], size = places[j] - offset;
+      uint8_t *to = memory + offset % XT_FILE_BLOCK;
+      for (int n = 0; n < 3; n += 2) {
+        interrupts = n;
+        memset(memory, 0xee, sizeof memory);
+        CHECK(xt_file_read_uncached(&uncached, offset, to, size));
+        CHECK(!memcmp(to, content + offset, size) && to[size] == 0xee);
+        CHECK(offset % XT_FILE_BLOCK == 0 || to[-1] == 0xee);
+      }
+      CHECK(!xt_file_read_uncached(&uncached, offset, to, SIZE + 1 - offset));
+      interrupts = 0, fault_calls = 0, fault_at = 0;
+      CHECK(!size || !xt_file_read_uncached(&uncached, offset, to, size));
+      fault_at = -1;
+    }
+  if (can) {
+    short_io = XT_FILE_BLOCK;
+    CHECK(xt_file_read_uncached(&uncached, 1, memory + 1, SIZE - 1) && !memcmp(memory + 1, content + 1, SIZE - 1));
+    short_io = 0;
+    CHECK(!xt_file_read_uncached(&uncached, 0, memory + 1, XT_FILE_BLOCK)); /* not congruent */
+    CHECK(xt_file_read_uncached(&uncached, 0, memory + 1, 100) && !memcmp(memory + 1, content, 100));
+    /* what was not written to the disk yet */
+    write_file(SIZE / 2);
+    CHECK(!xt_file_read_uncached(&uncached, 0, memory, SIZE));
+    CHECK(xt_file_read_uncached(&uncached, 0, memory, SIZE / 2) && !memcmp(memory, content, SIZE / 2));
+  }
+  xt_file_close(&uncached);
+  xt_file_close(&file);
+  CHECK(!xt_file_reopen_uncached(&file, &uncached) && uncached.fd == -1);
   write_file(SIZE);
 }
 
@@ -131,9 +173,9 @@ int main(int argc, char **argv) {
   snprintf(path, sizeof path, "%.4000s/file_test.bin", directory);
   for (int i = 0; i < SIZE; i++) content[i] = (uint8_t)(i * 7 + i / 256);
   write_file(SIZE);
-  int status =
-      RUN_TESTS("file", refuses_what_is_not_a_regular_file, opens_a_file_again, every_failing_call_is_an_error,
-                continues_short_and_interrupted_reads, notices_a_file_that_changes, reads_all_or_nothing_of_the_cache);
+  int status = RUN_TESTS("file", refuses_what_is_not_a_regular_file, opens_a_file_again, every_failing_call_is_an_error,
+                         continues_short_and_interrupted_reads, notices_a_file_that_changes,
+                         reads_all_or_nothing_of_the_cache, reads_past_the_cache);
   unlink(path);
   return status;
 }
