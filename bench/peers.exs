@@ -46,6 +46,7 @@ end
 
 entries = fn path -> path |> Checkpoint.open!() |> Checkpoint.entries() end
 save = fn path -> ExTorch.save!(state, path, fsync: false) end
+save_stream = fn path -> ExTorch.save!(state, path, format: :streaming, fsync: false) end
 saved = Path.join(dir, "saved")
 
 # Before each run that takes much memory, memory is touched and freed (limits.c explains why).
@@ -78,6 +79,7 @@ jobs = [
   {pt, "Load #{size} GB", "pt_load", large, load},
   {pt, "Load #{size} GB, legacy format", "legacy_load", legacy, load},
   {pt, "Save #{size} GB, without fsync", "pt_save", saved <> ".pt", save},
+  {pt, "Save #{size} GB, streaming format", "stream_save", saved <> ".stream", save_stream},
   {pt, "Names, dtypes and shapes of 20,000 small tensors", "pt_open", many, entries},
   {pt, "Load 20,000 small tensors", "pt_load", many, load},
   {st, "Names, dtypes and shapes of #{size} GB", "st_open", large_st, entries},

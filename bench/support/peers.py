@@ -54,6 +54,13 @@ def torch_pt_save(path):
     torch.save(state["torch"], path)
 
 
+def torch_stream_save(path):
+    from torch.distributed._serialization import _streaming_save
+
+    with open(path, "wb") as file:
+        _streaming_save(state["torch"], file)
+
+
 def safetensors_st_open(path):
     from safetensors import safe_open
 
