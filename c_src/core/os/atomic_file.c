@@ -162,6 +162,15 @@ static bool link_as(xt_atomic_file *f, const char *name) { return (void)f, (void
 
 #endif
 
+/* Whether a call that has just failed can be tried again, because a large file that was replaced is closed by now.
+ * Keeps errno. */
+static bool may_have_room(xt_atomic_file *f) {
+  int code = errno;
+  bool again = (code == ENOSPC || code == EDQUOT) && xt_replaced_file_wait(&f->closed);
+  errno = code;
+  return again;
+}
+
 static bool create(xt_atomic_file *f) {
   if (f->index) return create_named(f);
   if (create_unnamed(f)) return true;
@@ -172,6 +181,7 @@ static bool create(xt_atomic_file *f) {
 /* Takes over `path`. */
 static xt_status open_directory(xt_atomic_file *f, char *path, xt_error *error) {
   f->path = path;
+  f->closed = xt_replaced_file_closed();
   if (!path) return failed(error, "resolved", errno);
   char *slash = strrchr(path, '/');
   f->name = slash ? slash + 1 : path;
@@ -189,7 +199,8 @@ static xt_status open_target(xt_atomic_file *f, char *path, xt_error *error) {
   if (status == XT_STATUS_ok) status = inspect_target(f, error);
   if (status != XT_STATUS_ok) return status;
   sweep(f->directory);
-  if (!create(f)) return failed(error, "written", errno);
+  while (!create(f))
+    if (!may_have_room(f)) return failed(error, "written", errno);
   if (f->replaces) fchmod(f->fd, (mode_t)f->mode);
   return XT_STATUS_ok;
 }
@@ -229,11 +240,7 @@ xt_status xt_atomic_file_write(xt_atomic_file *f, const void *data, size_t size,
       return xt_error_set(error, XT_STATUS_file_changed,
                           "the file that a tensor is mapped from was truncated during the save; the target file is "
                           "unchanged");
-    if (written < 0 && (errno == ENOSPC || errno == EDQUOT)) {
-      int code = errno;
-      if (xt_replaced_file_wait()) continue;
-      errno = code;
-    }
+    if (written < 0 && may_have_room(f)) continue;
     if (written < 0) return failed(error, "written", errno);
     from += written, size -= (size_t)written, f->offset += (uint64_t)written;
   }
@@ -276,7 +283,8 @@ xt_status xt_atomic_file_sync(xt_atomic_file *f, xt_error *error) {
 
 xt_status xt_atomic_file_commit(xt_atomic_file *f, bool sync, xt_error *error) {
   if (sync && !sync_to_disk(f->fd)) return failed(error, "synced to disk", errno);
-  if (!publish(f)) return failed(error, "moved into place", errno);
+  while (!publish(f))
+    if (!may_have_room(f)) return failed(error, "moved into place", errno);
   if (sync && !sync_to_disk(f->directory) && errno != EINVAL)
     return xt_error_set(error, XT_STATUS_io,
                         "the file was saved completely, but its directory could not be synced to disk: %s",

@@ -21,10 +21,11 @@ typedef struct {
   char *path;        /* of the target, with links resolved */
   char *name;        /* last component of path */
   char temporary[48];
-  bool named;    /* a file with the temporary name exists */
-  bool index;    /* of a sharded checkpoint */
-  bool replaces; /* the target exists */
-  uint32_t mode; /* permissions of the target, if it exists */
+  bool named;      /* a file with the temporary name exists */
+  bool index;      /* of a sharded checkpoint */
+  bool replaces;   /* the target exists */
+  uint32_t mode;   /* permissions of the target, if it exists */
+  unsigned closed; /* what xt_replaced_file_closed returned when it was opened, or after the last wait */
 } xt_atomic_file;
 
 xt_status xt_atomic_file_open(xt_atomic_file *file, const char *path, xt_error *error);

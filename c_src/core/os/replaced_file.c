@@ -8,11 +8,13 @@
 
 #include "core/os/clock.h"
 #include "core/os/directory.h"
+#include "core/os/exit_guard.h"
 #include "core/os/thread.h"
 
 enum { LARGE = 16 << 20, STEP_US = 1000, MAX_STEPS = 10000 };
 
 static atomic_int released; /* files that are not closed yet */
+static atomic_uint closed;
 
 /* Without permission to read, too: O_PATH does not open the file itself. Not on file systems that are shared with other
  * hosts: NFS would give the file another name, which others see. */
@@ -31,6 +33,7 @@ int xt_replaced_file_hold(int directory, const char *name) {
 
 static void close_now(int fd) {
   close(fd);
+  atomic_fetch_add(&closed, 1);
   atomic_fetch_sub(&released, 1);
 }
 
@@ -46,8 +49,12 @@ void xt_replaced_file_release(int fd) {
   if (!xt_thread_start(close_later, (void *)(intptr_t)fd)) close_now(fd);
 }
 
-bool xt_replaced_file_wait(void) {
-  bool any = atomic_load(&released);
-  for (int i = 0; i < MAX_STEPS && atomic_load(&released); i++) xt_clock_sleep_us(STEP_US);
-  return any && !atomic_load(&released);
+unsigned xt_replaced_file_closed(void) { return atomic_load(&closed); }
+
+bool xt_replaced_file_wait(unsigned *before) {
+  for (int i = 0; i < MAX_STEPS && atomic_load(&released) && !xt_exit_guard_stopping(); i++) xt_clock_sleep_us(STEP_US);
+  unsigned now = atomic_load(&closed);
+  bool any = now != *before;
+  *before = now;
+  return any;
 }

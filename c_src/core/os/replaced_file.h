@@ -1,8 +1,8 @@
 /* Large files that are replaced by others.
  *
- * When nobody has a file without a name open any more, the system frees its blocks and its pages in the cache, which
- * takes about 0.1 ms for each MiB. So whoever replaces a large file holds it before, and releases it afterwards: then a
- * thread closes it, and nobody waits. */
+ * When the last descriptor of an unlinked file is closed, the system frees its blocks and its pages in the cache, which
+ * takes about 0.1 ms for each MiB. The caller therefore holds the old file and releases it after the rename; a thread
+ * closes it, and the caller does not wait. */
 #ifndef XT_OS_REPLACED_FILE_H
 #define XT_OS_REPLACED_FILE_H
 
@@ -15,8 +15,12 @@ int xt_replaced_file_hold(int directory, const char *name);
 /* Closes the descriptor, on a thread of its own if that can be started. */
 void xt_replaced_file_release(int fd);
 
-/* Waits until the files that were released are closed, for up to some seconds. Returns true if there were any and they
- * are closed now: a disk that was full may have room. */
-bool xt_replaced_file_wait(void);
+/* Returns how many files have been closed so far. */
+unsigned xt_replaced_file_closed(void);
+
+/* For a call that failed because the disk is full: waits until the files that were released are closed, for up to some
+ * seconds. Returns true if any has been closed since that count was taken, and takes it again: there may be room now.
+ */
+bool xt_replaced_file_wait(unsigned *closed);
 
 #endif

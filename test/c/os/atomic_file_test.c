@@ -131,6 +131,9 @@ static void short_and_interrupted_writes(void) {
 
 enum { LARGE = 16 << 20 };
 
+/* Waits until replaced files are closed. */
+static void settle(void) { xt_replaced_file_wait(&(unsigned){0}); }
+
 static void large_files_are_replaced(void) {
   xt_error error;
   int descriptor = next_descriptor();
@@ -139,7 +142,7 @@ static void large_files_are_replaced(void) {
   xt_status status = save(path, true, &error);
   check_result(status, true, &error);
   CHECK(status == XT_STATUS_ok);
-  xt_replaced_file_wait();
+  settle();
   CHECK(next_descriptor() == descriptor);
   CHECK(!truncate(path, LARGE));
   fault_call = NULL, fault_errno = EIO; /* if the new file cannot be moved into place, the old one stays */
@@ -150,27 +153,57 @@ static void large_files_are_replaced(void) {
   }
   fault_at = -1;
   CHECK(status == XT_STATUS_io && strstr(error.message, "moved into place"));
-  xt_replaced_file_wait();
+  settle();
   CHECK(next_descriptor() == descriptor);
 }
 
-/* A full disk gets room when the file that was replaced before is closed. */
+/* Calls that fail because the disk is full succeed after a file that was replaced before is closed, whenever that is.
+ */
 static void a_disk_that_gets_room(void) {
   xt_error error;
+  xt_atomic_file file;
+  for (int commit = 0; commit < 2; commit++)
+    for (int wait = 0; wait < 2; wait++) {
+      prepare(true);
+      CHECK(!truncate(path, LARGE) && xt_atomic_file_open(&file, path, &error) == XT_STATUS_ok);
+      if (commit) CHECK(xt_atomic_file_write(&file, new_text, sizeof new_text, &error) == XT_STATUS_ok);
+      xt_replaced_file_release(xt_replaced_file_hold(file.directory, file.name));
+      if (wait) settle();
+      fault_at = 0, fault_calls = 0, fault_errno = wait ? EDQUOT : ENOSPC;
+      if (commit) CHECK(xt_atomic_file_commit(&file, false, &error) == XT_STATUS_ok);
+      else CHECK(xt_atomic_file_write(&file, new_text, sizeof new_text, &error) == XT_STATUS_ok);
+      fault_at = -1;
+      CHECK(fault_calls > 1);
+      xt_atomic_file_close(&file);
+      settle();
+    }
+}
+
+/* Opens a file for a save with one failing call, while a large file is closed if there is one. */
+static xt_status open_with_fault(long at, int replaced) {
+  xt_error error;
+  xt_atomic_file file;
+  fault_at = at, fault_calls = 0, fault_errno = ENOSPC, fault_call = NULL;
+  xt_replaced_file_release(replaced);
+  xt_status status = xt_atomic_file_open(&file, path, &error);
+  fault_at = -1;
+  xt_atomic_file_close(&file);
+  settle();
+  return status;
+}
+
+/* The same while the new file is created. The old one may be closed before that. */
+static void a_directory_that_gets_room(void) {
+  int fd = open(directory, O_RDONLY | O_DIRECTORY);
+  long at = 0;
+  prepare(true);
+  while (open_with_fault(at, -1) == XT_STATUS_ok || strcmp(fault_call, "openat")) CHECK(at++ < 100);
+  CHECK(!truncate(path, LARGE));
   xt_status status = XT_STATUS_io;
-  for (int tries = 0; tries < 1000 && status != XT_STATUS_ok; tries++) { /* it may be closed before the write */
-    xt_atomic_file file;
-    prepare(true);
-    CHECK(!truncate(path, LARGE) && xt_atomic_file_open(&file, path, &error) == XT_STATUS_ok);
-    xt_replaced_file_release(xt_replaced_file_hold(file.directory, file.name));
-    fault_at = 0, fault_calls = 0, fault_errno = ENOSPC;
-    status = xt_atomic_file_write(&file, new_text, sizeof new_text, &error);
-    fault_at = -1;
-    CHECK(status == XT_STATUS_ok || strstr(error.message, "the disk is full"));
-    xt_atomic_file_close(&file);
-  }
+  for (int tries = 0; tries < 1000 && status != XT_STATUS_ok; tries++)
+    status = open_with_fault(at, xt_replaced_file_hold(fd, strrchr(path, '/') + 1));
   CHECK(status == XT_STATUS_ok);
-  xt_replaced_file_wait();
+  close(fd);
 }
 
 /* A write from memory whose file was truncated fails with EFAULT. */
@@ -246,7 +279,8 @@ int main(int argc, char **argv) {
   int status = RUN_TESTS("atomic_file", failing_calls_leave_the_old_file, failing_calls_leave_no_file, a_full_disk,
                          file_systems_without_unnamed_files, failing_allocations_leave_the_old_file,
                          short_and_interrupted_writes, large_files_are_replaced, a_disk_that_gets_room,
-                         data_that_cannot_be_read, refuses_bad_targets, follows_links, removes_stale_files);
+                         a_directory_that_gets_room, data_that_cannot_be_read, refuses_bad_targets, follows_links,
+                         removes_stale_files);
   unlink(path);
   rmdir(directory);
   return status;

@@ -16,7 +16,16 @@ static void make_file(const char *name, off_t size) {
   close(fd);
 }
 
+/* Returns how many files were closed, after waiting for them. */
+static unsigned settle(unsigned before) {
+  unsigned count = before;
+  bool any = xt_replaced_file_wait(&count);
+  CHECK(any == (count != before) && count == xt_replaced_file_closed());
+  return count - before;
+}
+
 static void holds_large_files(void) {
+  unsigned before = xt_replaced_file_closed();
   make_file("small", LARGE - 1);
   make_file("large", LARGE);
   CHECK(!symlinkat("large", parent, "link"));
@@ -26,8 +35,7 @@ static void holds_large_files(void) {
   CHECK(fd >= 0);
   xt_replaced_file_release(fd);
   xt_replaced_file_release(-1);
-  xt_replaced_file_wait();
-  CHECK(fcntl(fd, F_GETFD) < 0 && !xt_replaced_file_wait());
+  CHECK(settle(before) == 1 && fcntl(fd, F_GETFD) < 0 && settle(before + 1) == 0);
 }
 
 /* The file is there until it is released. */
@@ -36,19 +44,20 @@ static void replaced_files_keep_their_blocks(void) {
   make_file("large", LARGE);
   int fd = xt_replaced_file_hold(parent, "large");
   CHECK(!unlinkat(parent, "large", 0) && !fstat(fd, &file) && file.st_nlink == 0);
+  unsigned before = xt_replaced_file_closed();
   xt_replaced_file_release(fd);
-  xt_replaced_file_wait();
-  CHECK(fcntl(fd, F_GETFD) < 0);
+  CHECK(settle(before) == 1 && fcntl(fd, F_GETFD) < 0);
 }
 
 /* Without another thread the caller closes the file. */
 static void closes_files_without_a_thread(void) {
   make_file("large", LARGE);
   int fd = xt_replaced_file_hold(parent, "large");
+  unsigned before = xt_replaced_file_closed();
   fault_at = 0, fault_calls = 0, fault_errno = EAGAIN;
   xt_replaced_file_release(fd);
   fault_at = -1;
-  CHECK(fcntl(fd, F_GETFD) < 0 && !xt_replaced_file_wait());
+  CHECK(fcntl(fd, F_GETFD) < 0 && xt_replaced_file_closed() == before + 1);
 }
 
 int main(int argc, char **argv) {
