@@ -88,13 +88,14 @@ size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new
   *is_new = !slot->item;
   if (*is_new) {
     table->items[table->count++] = (xt_table_item){key, size, 0};
+    if (size > table->longest) table->longest = size;
     *slot = (xt_table_slot){hash, (uint32_t)table->count};
   }
   return &table->items[slot->item - 1].value;
 }
 
 size_t *xt_table_get(const xt_table *table, const void *key, size_t size) {
-  if (!table->count) return NULL;
+  if (!table->count || size > table->longest) return NULL;
   xt_table_slot *slot = find(table, key, size, hash_of(key, size));
   return slot->item ? &table->items[slot->item - 1].value : NULL;
 }

@@ -24,6 +24,7 @@ typedef struct {
   xt_table_slot *slots;
   size_t count, items_room; /* of items */
   size_t room;              /* of slots, a power of two */
+  size_t longest;           /* bytes of the longest key */
   xt_allowance *allowance;  /* the memory is taken from it; NULL for none */
   xt_arena *arena;          /* the memory is in this arena, for a table that lives as long; NULL otherwise */
 } xt_table;
@@ -35,7 +36,8 @@ bool xt_table_reserve(xt_table *table, size_t count);
  * of the key's value, which is valid until the next put, or NULL if there is not enough memory. */
 size_t *xt_table_put(xt_table *table, const void *key, size_t size, bool *is_new);
 
-/* Returns the address of the key's value, or NULL if the key is not in the table. */
+/* Returns the address of the key's value, or NULL if the key is not in the table. Keys that are longer than all in the
+ * table take no time. */
 size_t *xt_table_get(const xt_table *table, const void *key, size_t size);
 
 void xt_table_free(xt_table *table);
