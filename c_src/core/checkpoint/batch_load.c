@@ -16,8 +16,8 @@ enum {
   MIN_PREFAULT = 32 << 20, /* smaller loads do not use the background thread */
   MIN_CPUS = 2,            /* for the reader and the background thread */
   PAGE = 4096,
-  MAX_VIEWS = 1024, /* regions that are freed together */
-  MAX_GAP = 64      /* bytes between two records of a slab, such as the size of a storage in a legacy file */
+  MAX_VIEWS = 64, /* regions that are freed together */
+  MAX_GAP = 64    /* bytes between two records of a slab, such as the size of a storage in a legacy file */
 };
 
 xt_record *xt_batch_record(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }

@@ -9,9 +9,11 @@
 #include "core/os/thread.h"
 
 typedef struct xt_arena_chunk {
+  xt_reapable reapable; /* the first member */
   struct xt_arena_chunk *next;
   size_t used, size;
   size_t dirty; /* bytes from the beginning on that may not be zero */
+  size_t ticks; /* since it was kept */
   uint64_t data[];
 } chunk;
 
@@ -20,74 +22,101 @@ typedef struct xt_arena_chunk {
  * of its time in page faults. */
 enum { FIRST_CHUNK = 4096, MAPPED = 1 << 20, LAST_CHUNK = 2 << 20, ALIGN = _Alignof(uint64_t) };
 
-/* Up to KEPT bytes of chunks, the latest first, are kept for the next arena, for about three seconds. Otherwise a
- * program that opens many files would map and clear the same pages for each of them: the C library maps large chunks,
- * too. */
-enum { KEPT = 48 << 20, MIN_KEPT = 64 << 10, MAX_IDLE = 6 };
-static chunk *kept;
-static size_t kept_bytes;
-static unsigned idle; /* ticks since a chunk was taken or kept */
-static xt_mutex lock = XT_MUTEX_INIT;
-
 static size_t bytes_of(const chunk *c) { return sizeof *c + c->size; }
-
-static chunk *take_kept(size_t bytes) {
-  xt_mutex_lock(&lock);
-  chunk **at = &kept, *c;
-  while ((c = *at) && bytes_of(c) != bytes) at = &c->next;
-  if (c) *at = c->next, kept_bytes -= bytes;
-  idle = 0;
-  xt_mutex_unlock(&lock);
-  if (c) c->used = 0;
-  return c;
-}
 
 static void destroy(chunk *c) {
   if (c->size < MAPPED) free(c);
   else xt_pages_unmap_in_slices(c, bytes_of(c));
 }
 
-static void destroy_all(chunk *first) {
+/* ---- Kept chunks ---- */
+
+/* Chunks of MIN_KEPT bytes and more are kept for the next arena, each for up to MAX_TICKS (three seconds). Otherwise a
+ * program that opens many files would map and clear the same pages for each of them: the C library maps large chunks,
+ * too. */
+enum { MAX_BYTES = 48 << 20, MAX_CHUNKS = 32, MIN_KEPT = 64 << 10, MAX_TICKS = 6 };
+static xt_mutex lock = XT_MUTEX_INIT;
+static struct {
+  chunk *first; /* the latest one */
+  size_t count, bytes;
+} kept;
+
+/* Takes a chunk of this size. Returns NULL if there is none. */
+static chunk *take_kept(size_t bytes) {
+  xt_mutex_lock(&lock);
+  chunk **at = &kept.first, *c;
+  while ((c = *at) && bytes_of(c) != bytes) at = &c->next;
+  if (c) *at = c->next, kept.bytes -= bytes, kept.count--;
+  xt_mutex_unlock(&lock);
+  if (c) c->used = 0;
+  return c;
+}
+
+/* Takes all chunks from this place on, which are the oldest ones. The lock must be held. */
+static chunk *take_rest(chunk **at) {
+  chunk *rest = *at;
+  for (const chunk *c = rest; c; c = c->next) kept.bytes -= bytes_of(c), kept.count--;
+  *at = NULL;
+  return rest;
+}
+
+static void destroy_reapable(xt_reapable *self) { destroy((chunk *)self); }
+
+/* The caller may be on a normal scheduler, so the reaper frees the chunks. */
+static void destroy_later(chunk *first) {
   for (chunk *next; first; first = next) {
     next = first->next;
-    destroy(first);
+    first->reapable.run = destroy_reapable;
+    xt_reaper_push(&first->reapable);
   }
 }
 
-/* Frees all chunks if none was used for long. Returns whether there are any left. */
+/* Frees the chunks that were kept for long. Returns whether there are any left. */
 static bool expire(void) {
-  chunk *expired = NULL;
   xt_mutex_lock(&lock);
-  if (++idle >= MAX_IDLE) expired = kept, kept = NULL, kept_bytes = 0;
-  bool remaining = kept;
+  for (chunk *c = kept.first; c; c = c->next) c->ticks++;
+  chunk **at = &kept.first;
+  while (*at && (*at)->ticks < MAX_TICKS) at = &(*at)->next;
+  chunk *expired = take_rest(at);
+  bool remaining = kept.first;
   xt_mutex_unlock(&lock);
-  destroy_all(expired);
+  destroy_later(expired);
   return remaining;
-}
-
-/* Takes the chunks off the list that are too many, the oldest ones. The lock must be held. */
-static chunk *take_excess(void) {
-  if (kept_bytes <= KEPT) return NULL;
-  chunk **at = &kept;
-  kept_bytes = 0;
-  while (bytes_of(*at) <= KEPT - kept_bytes) kept_bytes += bytes_of(*at), at = &(*at)->next;
-  chunk *excess = *at;
-  *at = NULL;
-  return excess;
 }
 
 static void keep(chunk *c) {
   if (c->used > c->dirty) c->dirty = c->used;
+  c->ticks = 0;
   xt_mutex_lock(&lock);
-  c->next = kept;
-  kept = c;
-  kept_bytes += bytes_of(c);
-  idle = 0;
-  chunk *excess = take_excess();
+  c->next = kept.first;
+  kept.first = c;
+  kept.count++;
+  kept.bytes += bytes_of(c);
+  chunk *excess = NULL;
+  if (kept.count > MAX_CHUNKS || kept.bytes > MAX_BYTES) {
+    chunk **at = &kept.first;
+    size_t bytes = 0;
+    for (size_t n = 0; *at && n < MAX_CHUNKS && bytes + bytes_of(*at) <= MAX_BYTES; n++, at = &(*at)->next)
+      bytes += bytes_of(*at);
+    excess = take_rest(at);
+  }
   xt_mutex_unlock(&lock);
-  destroy_all(excess);
+  destroy_later(excess);
   xt_reaper_tick(XT_TICK_ARENA, expire);
 }
+
+/* Frees all of them, now. */
+static void drop_kept(void) {
+  xt_mutex_lock(&lock);
+  chunk *all = take_rest(&kept.first);
+  xt_mutex_unlock(&lock);
+  for (chunk *next; all; all = next) {
+    next = all->next;
+    destroy(all);
+  }
+}
+
+/* ---- Chunks ---- */
 
 static chunk *new_chunk(size_t room) {
   size_t size = sizeof(chunk) + room;
@@ -95,13 +124,17 @@ static chunk *new_chunk(size_t room) {
   if (made) return made;
   if (room < MAPPED) return calloc(1, size);
   made = xt_pages_map(size);
+  if (!made) {
+    drop_kept();
+    made = xt_pages_map(size);
+  }
   if (made) xt_pages_prefer_huge(made, size);
   return made;
 }
 
 /* Without the reaper, chunks would be kept forever. */
 static void free_chunk(chunk *c) {
-  if (c->size < MIN_KEPT || bytes_of(c) > KEPT || !xt_reaper_start()) destroy(c);
+  if (c->size < MIN_KEPT || bytes_of(c) > MAX_BYTES || !xt_reaper_start()) destroy(c);
   else keep(c);
 }
 
@@ -172,7 +205,7 @@ void xt_arena_free(xt_arena *arena) {
 
 size_t xt_arena_kept_bytes(void) {
   xt_mutex_lock(&lock);
-  size_t bytes = kept_bytes;
+  size_t bytes = kept.bytes;
   xt_mutex_unlock(&lock);
   return bytes;
 }

@@ -44,7 +44,7 @@ static inline bool xt_arena_reserve(xt_arena *arena, void *array, size_t *room, 
 /* Frees all allocations and leaves the arena empty. */
 void xt_arena_free(xt_arena *arena);
 
-/* Returns how many bytes of freed arenas are kept for the next ones, for about three seconds. */
+/* Returns how many bytes of freed arenas are kept for the next ones: at most 48 MiB, each for about three seconds. */
 size_t xt_arena_kept_bytes(void);
 
 #endif

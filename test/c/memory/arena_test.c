@@ -110,6 +110,34 @@ static void kept_chunks_are_freed(void) {
   CHECK(steps < MAX_STEPS);
 }
 
+/* A chunk that nobody takes is freed, also while others are used. */
+static void unused_chunks_are_freed(void) {
+  enum { SIZE = 32 << 20, SMALL = 100 << 10, STEP_US = 10000, MAX_STEPS = 2000 };
+  xt_arena large = {0};
+  CHECK(xt_arena_alloc(&large, 1, SIZE));
+  xt_arena_free(&large);
+  CHECK(xt_arena_kept_bytes() >= SIZE);
+  int steps = 0;
+  for (; steps < MAX_STEPS && xt_arena_kept_bytes() >= SIZE; steps++) {
+    xt_arena small = {0};
+    CHECK(xt_arena_alloc(&small, 1, SMALL));
+    xt_arena_free(&small);
+    usleep(STEP_US);
+  }
+  CHECK(steps < MAX_STEPS && xt_arena_kept_bytes() >= SMALL);
+}
+
+/* Chunks of odd sizes, which nobody asks for again, do not pile up. */
+static void few_chunks_are_kept(void) {
+  enum { COUNT = 100, LEAST = 64 << 10, MAX_CHUNKS = 32 };
+  for (size_t i = 0; i < COUNT; i++) {
+    xt_arena arena = {0};
+    CHECK(xt_arena_alloc(&arena, 1, LEAST + 8 * i));
+    xt_arena_free(&arena);
+  }
+  CHECK(xt_arena_kept_bytes() < (MAX_CHUNKS + 1) * (LEAST + 8 * COUNT + 100));
+}
+
 /* An arena that is larger than what may be kept does not displace what is. */
 static void kept_chunks_are_bounded(void) {
   enum { SIZE = 20 << 20, MAX = 48 << 20 };
@@ -129,5 +157,5 @@ int main(void) {
   return RUN_TESTS("arena", memory_is_zeroed_and_aligned, large_chunks_are_zeroed_again,
                    uncleared_memory_is_not_written_to, expected_memory_is_together, texts_are_copied_and_terminated,
                    refuses_sizes_that_overflow, takes_its_chunks_from_the_allowance, can_be_freed_twice,
-                   kept_chunks_are_bounded, kept_chunks_are_freed);
+                   kept_chunks_are_bounded, unused_chunks_are_freed, kept_chunks_are_freed, few_chunks_are_kept);
 }
