@@ -256,6 +256,14 @@ ERL_NIF_TERM xt_nif_batch_load_finish(ErlNifEnv *env, int argc, const ERL_NIF_TE
 
 /* ---- One call ---- */
 
+/* Larger loads have steps, so that the file calls of others have a turn on the dirty schedulers. */
+enum { MAX_ONE_CALL = 512 << 20 };
+
+static bool is_one_call(const xt_batch_load *load) {
+  const xt_record_reader *r = &load->reader;
+  return load->total <= MAX_ONE_CALL || (r->memory && !r->verify && !r->copies);
+}
+
 static ERL_NIF_TERM run_load(ErlNifEnv *env, xt_checkpoint_resource *resource, const ERL_NIF_TERM argv[]) {
   batch_load self = {.begun = false};
   ERL_NIF_TERM value = xt_am_nil;
@@ -264,9 +272,11 @@ static ERL_NIF_TERM run_load(ErlNifEnv *env, xt_checkpoint_resource *resource, c
   if (!xt_get_bool(env, argv[2], &verify) || !xt_get_bool(env, argv[3], &sparing)) return enif_make_badarg(env);
   xt_status status = get_entries(env, argv[1], resource->handle->checkpoint.index.count, &self, &error);
   if (status == XT_STATUS_ok) status = begin(env, &self, resource, verify, sparing, &error);
-  if (status == XT_STATUS_ok) status = xt_batch_load_step(&self.load, INT64_MAX, &finished, &error);
-  if (status == XT_STATUS_ok) status = make_value(env, &self, argv[4], &value, &error);
-  else status = xt_checkpoint_check_file(resource->handle, status, &error);
+  bool one_call = status != XT_STATUS_ok || is_one_call(&self.load);
+  if (!one_call) value = xt_am_large;
+  if (status == XT_STATUS_ok && one_call) status = xt_batch_load_step(&self.load, INT64_MAX, &finished, &error);
+  if (status != XT_STATUS_ok) status = xt_checkpoint_check_file(resource->handle, status, &error);
+  else if (one_call) status = make_value(env, &self, argv[4], &value, &error);
   close_load(&self);
   free(self.entries);
   bool badarg = status == XT_STATUS_bad_argument && error.status == XT_STATUS_ok;
@@ -274,7 +284,8 @@ static ERL_NIF_TERM run_load(ErlNifEnv *env, xt_checkpoint_resource *resource, c
 }
 
 /* batch_load_run(checkpoint, [entry's index] | :all, verify?, sparing?, nil | {ordered?, MapSet of one element})
- *   :: {:ok, [tensor] | object, bytes} | {:error, e}     all of the above, for files and binaries */
+ *   :: {:ok, [tensor] | object | :large, bytes} | {:error, e}     all of the above, for files and binaries; :large if
+ * nothing was read, because it takes several steps */
 ERL_NIF_TERM xt_nif_batch_load_run(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]) {
   (void)argc;
   return xt_checkpoint_run(env, argv, run_load);

@@ -103,6 +103,7 @@
   X(absent)         \
   X(down)           \
   X(directory)      \
+  X(large)          \
   X(__struct__)     \
   X(__exception__)
 

@@ -6,14 +6,17 @@ defmodule ExTorch.Heap do
   # collects garbage if the resources among them exceed the limit of the process for binaries. For the terms of thousands of
   # tensors, both take longer than making them.
 
+  # The number of words comes from a file, and the VM ends if it cannot allocate a heap.
   @least 32 * 1024
+  @most 8 * 1024 * 1024
 
-  # Calls the function with room for about this many words. The process keeps the heap, until a garbage collection finds that
+  # Calls the function with room for about this many words, at most 64 MiB. The process keeps the heap, until a garbage collection finds that
   # it is too large, but not the settings. Processes that limit their heap, or have a larger one already, are left as they are.
   @spec with_room(non_neg_integer(), (() -> result)) :: result when result: term()
   def with_room(words, fun) when words < @least, do: fun.()
 
   def with_room(words, fun) do
+    words = min(words, @most)
     info = Process.info(self(), [:heap_size, :garbage_collection])
     settings = info[:garbage_collection]
 

@@ -19,7 +19,8 @@ defmodule ExTorch.Memory do
 
   Memory is freed by a separate thread, never on a scheduler. `ExTorch.Tensor.release/1` gives it back without waiting for
   a garbage collection. Up to 32 MiB of recently freed memory is kept for about a second, to be reused for the next tensor
-  of the same size. It is not counted.
+  of the same size, and up to 48 MiB of what opening, loading and saving needed on the side for about three seconds. These are
+  not counted.
   """
 
   alias ExTorch.{Config, Device, Native}

@@ -2,6 +2,7 @@ defmodule ExTorch.HeapTest do
   use ExTorch.Case
 
   alias ExTorch.Heap
+  alias ExTorch.Test.{Pickle, Zip}
 
   @flags [:min_heap_size, :min_bin_vheap_size]
 
@@ -57,6 +58,33 @@ defmodule ExTorch.HeapTest do
     assert {true, _words} = collections.(fn -> Process.put(:kept, Enum.to_list(1..100_000)) end)
     assert {true, words} = collections.(fn -> Process.flag(:max_heap_size, 50_000) end)
     assert words < 50_000
+  end
+
+  # The VM ends if it cannot allocate a heap.
+  test "does not ask for more than 64 MiB" do
+    words = in_process(fn -> Heap.with_room(1_000_000_000_000, &heap/0) end)
+    assert words in 8_000_000..20_000_000
+  end
+
+  # What a file refers to many times, and what is not on the heap, needs no room there. A large file has a large allowance.
+  @tag :tmp_dir
+  test "an object that looks larger than it is", %{tmp_dir: dir} do
+    path = Path.join(dir, "file.pt")
+    large = String.duplicate("x", 60_000)
+    [memoize, get] = [<<"q", 0>>, <<"h", 0>>]
+    texts = [Pickle.text(large), memoize, String.duplicate(get, 10_000)]
+    pickle = Pickle.make(["](", texts, Pickle.text(large <> "x"), "e"])
+    unused = {"archive/unused", <<0::100_000_000-unit(8)>>}
+    File.write!(path, Zip.checkpoint(pickle, %{}, more: [unused]))
+
+    {count, words} =
+      in_process(fn ->
+        object = ExTorch.load!(path)
+        {length(object), heap()}
+      end)
+
+    assert count == 10_002
+    assert words < 1_000_000
   end
 
   @tag :tmp_dir

@@ -225,7 +225,7 @@ static xt_status weigh(walker *w, const xt_node *node, const step *to, bool in_k
                         " nodes, counting shared ones each time; raise the limit with limits: [nodes: n]",
                         w->limits->max_nodes);
   w->weight += bytes;
-  w->index->on_heap += xt_weight_on_heap(node);
+  if (!node->visited) w->index->on_heap += xt_weight_on_heap(node);
   return xt_allowance_fits(w->arena->allowance, w->weight) ? XT_STATUS_ok : no_memory(w);
 }
 

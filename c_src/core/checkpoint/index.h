@@ -39,7 +39,7 @@ typedef struct {
   size_t count, capacity;
   xt_table names;        /* name → the last entry with that name */
   uint64_t weight;       /* of the terms of the object and of all entries (weight.h) */
-  uint64_t on_heap;      /* bytes of the object's terms, shared ones counted each time */
+  uint64_t on_heap;      /* bytes of the object's terms on the heap of a process, shared ones counted once */
   uint32_t shared;       /* number of nodes that the tree contains more than once; see xt_node */
   xt_storages *storages; /* of the storages in the tree; NULL if it has none */
   size_t *same;          /* for each entry, 1 + the previous entry with the same name; 0 if there is none */

@@ -16,7 +16,7 @@ typedef struct {
    * for all bytes of a payload, or of a part of it that was fetched. If NULL, payloads are passed to `write` as well.
    */
   xt_status (*share)(void *context, size_t payload, const uint8_t *data, size_t size, xt_error *error);
-  bool (*stop)(void *context); /* called for about every MiB of payload; true stops with an error; may be NULL */
+  bool (*stop)(void *context); /* called for 1 to 4 MiB of payload; true stops with an error; may be NULL */
   void *context;
 } xt_sink;
 

@@ -33,9 +33,18 @@ static uint64_t term_bytes(const xt_node *node) {
 /* Twice, because the garbage collector copies terms while the old ones exist. */
 uint64_t xt_weight_of(const xt_node *node) { return 2 * term_bytes(node); }
 
+/* Erlang keeps the bytes of long binaries outside of the heap. */
+static uint64_t outside(const xt_node *node) {
+  enum { MAX_ON_HEAP = 64 };
+  bool is_text = node->kind == XT_NODE_TEXT || node->kind == XT_NODE_RAW_TEXT || node->kind == XT_NODE_BYTES ||
+                 node->kind == XT_NODE_BYTEARRAY;
+  return is_text && node->text.size > MAX_ON_HEAP ? node->text.size : 0;
+}
+
 uint64_t xt_weight_on_heap(const xt_node *node) {
   enum { TENSOR = 112 /* the struct and the reference to the resource */ };
-  return node->kind == XT_NODE_TENSOR ? TENSOR + 8 * (uint64_t)node->tensor->ndim : term_bytes(node);
+  if (node->kind == XT_NODE_TENSOR) return TENSOR + 8 * (uint64_t)node->tensor->ndim;
+  return term_bytes(node) - outside(node);
 }
 
 uint64_t xt_weight_of_entry(const xt_tensor_desc *tensor) {

@@ -9,7 +9,7 @@
 
 uint64_t xt_weight_of(const xt_node *node);
 
-/* The bytes of the term on the heap of a process; of a tensor, those of its struct. */
+/* The bytes of the term on the heap of a process, where a shared one is once; of a tensor, those of its struct. */
 uint64_t xt_weight_on_heap(const xt_node *node);
 
 /* The weight of an index entry with its tensor, native memory included, besides its name and path. */

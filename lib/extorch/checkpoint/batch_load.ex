@@ -1,14 +1,16 @@
 defmodule ExTorch.Checkpoint.BatchLoad do
   @moduledoc false
-  # Loads whole checkpoints. Each storage is read once. Files and binaries are read by one native call; by several if progress
-  # is reported, between these.
+  # Loads whole checkpoints. Each storage is read once. Files and binaries are read by one native call, or by several if they
+  # are large or if progress is reported between them.
 
   alias ExTorch.Checkpoint.{DeviceLoad, Entry, Handle, Options, SourceReader}
   alias ExTorch.{Error, Heap, Memory, Native, Progress, Source, Tensor}
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
 
-  # Bytes between two reports of progress.
+  # Bytes of a native call. At the end of each, readers wait for each other, and other processes have a turn on the dirty
+  # schedulers; reports of progress need shorter ones.
+  @step_bytes 512 * 1024 * 1024
   @progress_bytes 64 * 1024 * 1024
   @collect_bytes 1024 * 1024
   @tensor_words 18
@@ -104,7 +106,8 @@ defmodule ExTorch.Checkpoint.BatchLoad do
 
     with {:ok, words} <- words(ckpt.resource, indices) do
       Heap.with_room(words, fn ->
-        run(ckpt.resource, indices, options.verify, sparing, opts[:style])
+        with {:ok, :large} <- run(ckpt.resource, indices, options.verify, sparing, opts[:style]),
+             do: read_all(ckpt, indices, opts, 1)
       end)
     end
     |> Error.put_path(source)
@@ -147,7 +150,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp words(resource, :all), do: Call.batch_load_words(resource)
   defp words(_resource, indices), do: {:ok, @tensor_words * length(indices)}
 
-  # Returns the object if there is a style, otherwise the list of tensors.
+  # Returns the object if there is a style, otherwise the list of tensors; :large if it takes several steps.
   defp run(resource, indices, verify, sparing, style),
     do: Call.batch_load_run(resource, indices, verify, sparing, style)
 
@@ -186,6 +189,7 @@ defmodule ExTorch.Checkpoint.BatchLoad do
   defp collect_piece(_bytes), do: true
 
   defp read_more(%{source: %_{}}, batch, bytes), do: fill(batch, bytes)
+  defp read_more(%{options: %{on_progress: nil}}, batch, nil), do: step(batch, @step_bytes)
   defp read_more(_ckpt, batch, nil), do: step(batch, @progress_bytes)
 
   defp fill(batch, bytes), do: Native.batch_load_fill(batch, bytes)

@@ -128,6 +128,42 @@ defmodule ExTorch.Checkpoint.ReadersTest do
     end
   end
 
+  # The bytes are holes of the file.
+  test "a load that takes several calls", %{tmp_dir: dir} do
+    path = Path.join(dir, "file.safetensors")
+    sizes = %{"a" => 400 * @mib, "b" => 300 * @mib}
+
+    {header, size} =
+      Enum.map_reduce(sizes, 0, fn {name, size}, at ->
+        {~s("#{name}":{"dtype":"U8","shape":[#{size}],"data_offsets":[#{at},#{at + size}]}),
+         at + size}
+      end)
+
+    json = "{" <> Enum.join(header, ",") <> "}"
+    {:ok, io} = :file.open(path, [:write, :raw])
+    :ok = :file.write(io, [<<byte_size(json)::little-64>>, json])
+    {:ok, _} = :file.position(io, 8 + byte_size(json) + size - 1)
+    :ok = :file.write(io, <<1>>)
+    :ok = :file.close(io)
+
+    for opts <- [[], [readers: 1], [mmap: true], [only: ["a", "b"]]] do
+      object = ExTorch.load!(path, opts)
+      assert Map.new(object, fn {name, t} -> {name, elem(t.shape, 0)} end) == sizes
+      assert object["b"] |> Tensor.slice(0, -2..-1//1) |> Tensor.to_list() == [0, 1]
+      for {_name, t} <- object, do: Tensor.release(t)
+    end
+
+    Memory.collect()
+    budget = Memory.budget()
+
+    try do
+      Memory.set_budget(Memory.live().bytes + 500 * @mib)
+      assert {:error, %{reason: :limit, path: ^path}} = ExTorch.load(path)
+    after
+      Memory.set_budget(budget)
+    end
+  end
+
   test "a killed load leaves no thread and no memory", %{tmp_dir: dir} do
     path = Path.join(dir, "file.pt")
     ExTorch.save!(object(), path, fsync: false)
