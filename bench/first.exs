@@ -50,7 +50,7 @@ here = fn job, path ->
   {String.to_float(ms), String.to_integer(kib)}
 end
 
-# Memory that no program had for a while is slow to get in a virtual machine, and nothing to compare.
+# Memory that no program used for a while is slow to allocate in a virtual machine; that must not affect the comparison.
 limits = Measure.limits(dir)
 touch = fn -> {_, 0} = System.cmd(limits, ["-4000000000"]) end
 

@@ -96,7 +96,7 @@ jobs = [
 
 # The first run of each, which also warms up, does not count.
 ask = fn {group, question, name, path, job} ->
-  # A save writes a new file, here and there, unless it is asked for the replacement of an old one.
+  # In both programs, a save writes a new file unless the question is about replacing one.
   prepare = fn ->
     if name =~ "save" and not (question =~ "old file"), do: File.rm(path)
     if question =~ " GB" and name =~ ~r/load|save|touch/, do: touch.()

@@ -135,7 +135,7 @@ xt_status xt_checkpoint_check_file(const xt_checkpoint_handle *handle, xt_status
   return error->status;
 }
 
-/* A load that takes seconds does not delay the exit of the process, either. */
+/* Also stops when the process exits, so that a long load does not delay it. */
 static bool is_stopped(void *env) { return xt_exit_guard_stopping() || !enif_is_current_process_alive(env); }
 
 xt_record_reader xt_checkpoint_handle_reader(xt_checkpoint_handle *handle, ErlNifEnv *env, bool verify) {

@@ -10,8 +10,8 @@ defmodule ExTorch.Heap do
   @least 32 * 1024
   @most 8 * 1024 * 1024
 
-  # Calls the function with room for about this many words, at most 64 MiB. The process keeps the heap, until a garbage collection finds that
-  # it is too large, but not the settings. Processes that limit their heap, or have a larger one already, are left as they are.
+  # Calls the function with room for about this many words, at most 64 MiB. The settings are restored. The heap stays until a
+  # garbage collection shrinks it. Processes that limit their heap, or have a larger one already, are left as they are.
   @spec with_room(non_neg_integer(), (() -> result)) :: result when result: term()
   def with_room(words, fun) when words < @least, do: fun.()
 

@@ -22,7 +22,7 @@ enum {
 
 xt_record *xt_batch_record(const xt_batch_load *l, size_t i) { return l->reader.checkpoint->records[l->order[i]]; }
 
-/* Puts the storages into file order, which most files have them in. Returns false without memory. */
+/* Sorts the storages by file offset. In most files they are already sorted. Returns false without memory. */
 static bool sort_by_place(xt_batch_load *l) {
   bool in_order = true;
   for (size_t i = 1; i < l->count && in_order; i++)
@@ -258,8 +258,8 @@ xt_status xt_batch_read_memory(xt_batch_load *l, const xt_record_reader *reader,
 
 /* ---- Steps ---- */
 
-/* Returns the number of storages of a file in memory, from `first` on, that are read together: several, if that is only
- * a matter of making their regions. */
+/* Returns the number of storages of a file in memory, from `first` on, that are read together: several if only their
+ * regions have to be made. */
 static size_t count_in_memory(const xt_batch_load *l, size_t first) {
   size_t n = 1;
   uint64_t done = l->done + xt_batch_record(l, first)->size;

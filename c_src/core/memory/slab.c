@@ -4,7 +4,7 @@
 
 enum {
   ALIGNMENT = 64,
-  MIN_PARTS = 8 /* a slab has room for so many regions of the size of its first one */
+  MIN_PARTS = 8 /* a slab holds at least this many regions of the size of its first one */
 };
 
 _Static_assert(ALIGNMENT % _Alignof(xt_region) == 0, "the regions at the end of a slab are aligned");

@@ -8,7 +8,7 @@ defmodule ExTorch.Checkpoint.Opening do
   alias ExTorch.DCP.Folder
   alias ExTorch.Native.Call
   alias ExTorch.Native.Stub
-  alias ExTorch.Store.Sharded
+  alias ExTorch.Store.{Sharded, ShardIndex}
 
   @spec open(Checkpoint.source(), Options.t()) :: Handle.result(Handle.t())
   def open(source, options) do
@@ -54,8 +54,8 @@ defmodule ExTorch.Checkpoint.Opening do
     end
   end
 
-  # Opens a source, or a folder of torch.distributed.checkpoint that is not on this machine as a checkpoint. Whether a path is
-  # a directory turns out when it is opened.
+  # Opens a source, or a folder of torch.distributed.checkpoint that is not on this machine as a checkpoint. A path is found to
+  # be a directory when it is opened.
   defp open_or_folder(source, options) do
     with {:ok, source} <- Source.resolve(source) do
       if is_struct(source) and Folder.folder?(source) do
@@ -73,9 +73,14 @@ defmodule ExTorch.Checkpoint.Opening do
   end
 
   defp open_directory(path, options) do
-    if Folder.folder?(path),
-      do: open_folder(path, options),
-      else: {:error, Error.new(:io, "the path is a directory, expected a file", path)}
+    if Folder.folder?(path), do: open_folder(path, options), else: {:error, no_file(path)}
+  end
+
+  defp no_file(directory) do
+    case ShardIndex.find(directory) do
+      {:error, %{reason: :ambiguous} = error} -> error
+      _ -> Error.new(:io, "the path is a directory, expected a file", directory)
+    end
   end
 
   defp open_file(source, options) do
