@@ -103,6 +103,16 @@ defmodule ExTorch.Store.ShardedTest do
     assert message =~ "index"
   end
 
+  test "a directory that contains several indexes", %{tmp_dir: dir} do
+    for name <- ["a.index.json", "b.index.json"],
+        do: File.write!(Path.join(dir, name), ~s({"weight_map":{}}))
+
+    for call <- [&ExTorch.load/1, &ExTorch.Checkpoint.open/1, &ExTorch.Checkpoint.state_dict/1] do
+      assert {:error, %{reason: :ambiguous, message: message, path: ^dir}} = call.(dir)
+      assert message =~ "pass the path of one of them"
+    end
+  end
+
   test "invalid indexes", %{tmp_dir: dir} do
     index = Path.join(dir, "m.safetensors.index.json")
     :ok = ExTorch.save(%{"a" => ones({1}), "b" => ones({1})}, Path.join(dir, "one.safetensors"))
