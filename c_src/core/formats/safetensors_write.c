@@ -85,7 +85,9 @@ static void reserve(xt_saver *s) {
   if (memory) s->out = (xt_buffer){.data = memory, .room = size, .borrowed = true};
 }
 
+/* Other writers align the data to 8 bytes. Aligned to 64, it is copied faster from and to memory that is. */
 static void begin(xt_saver *s) {
+  enum { ALIGNMENT = 64 };
   xt_buffer *out = &s->out;
   uint64_t at = 0;
   reserve(s);
@@ -101,7 +103,7 @@ static void begin(xt_saver *s) {
     at += payload->bytes;
   }
   xt_buffer_byte(out, '}');
-  xt_buffer_fill(out, ' ', (8 - out->size % 8) % 8);
+  xt_buffer_fill(out, ' ', (ALIGNMENT - out->size % ALIGNMENT) % ALIGNMENT);
   if (out->failed) return;
   uint64_t size = out->size - 8;
   for (int i = 0; i < 8; i++) out->data[i] = (uint8_t)(size >> (8 * i));

@@ -100,7 +100,7 @@ defmodule ExTorch.Saver.FormatsTest do
           do: assert(Tensor.to_binary(loaded[to_string(name)]) == Tensor.to_binary(tensor))
 
       <<size::little-64, _::binary>> = File.read!(path)
-      assert rem(size, 8) == 0
+      assert rem(8 + size, 64) == 0
 
       script = """
       import sys
