@@ -10,9 +10,8 @@ enum {
   ALIGNMENT = XT_BLOCK_ROOM,
   PAGE = 4096,
   HUGE_PAGE = 2 << 20,
-  LARGE = 1 << 20,                       /* from this size on, an allocation is a separate mapping */
-  MIN_HUGE = HUGE_PAGE - HUGE_PAGE / 16, /* from this size on, it is made of huge pages */
-  MAX_WASTE = 15 /* a last huge page that is half full is whole, too, if its rest is at most this part of the size */
+  LARGE = 1 << 20,                      /* from this size on, an allocation is a separate mapping */
+  MIN_HUGE = HUGE_PAGE - HUGE_PAGE / 16 /* from this size on, it is made of huge pages, and has at least one */
 };
 
 xt_memory_counters xt_memory_live;
@@ -46,15 +45,10 @@ static void *alloc_small(size_t size) {
   return xt_block_data(block);
 }
 
-static size_t whole_pages(size_t size) {
-  size_t wasted = HUGE_PAGE - size % HUGE_PAGE;
-  return size >= MIN_HUGE && wasted <= HUGE_PAGE / 2 && wasted <= size / MAX_WASTE ? size + wasted : size;
-}
-
 static xt_block *map_block(size_t size) {
   if (size > SIZE_MAX / 2) return NULL;
   size_t align = size >= MIN_HUGE ? HUGE_PAGE : PAGE;
-  size = whole_pages(size);
+  if (align > size) size = align;
   size_t map_size = size + align + PAGE;
   char *map = xt_pages_map(map_size);
   if (!map) return NULL;
