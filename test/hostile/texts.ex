@@ -331,7 +331,7 @@ defmodule ExTorch.HostileFiles.Texts do
       index("index: itself as shard", 1, 1..1, [:corrupt, :forbidden], fn _ ->
         [map([{"w", "model.safetensors.index.json"}])]
       end),
-      index("index: another index as shard", 1, 1..1, [:corrupt, :forbidden, :io], fn _ ->
+      index("index: another index as shard", 1, 1..1, [:corrupt, :forbidden, :ambiguous], fn _ ->
         {_, text} = map([{"w", "model.safetensors.index.json"}])
         [map([{"w", "other.safetensors.index.json"}]), {"other.safetensors.index.json", text}]
       end),
